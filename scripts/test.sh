@@ -4,7 +4,8 @@
 #   scripts/test.sh [--preset release|debug|asan] [--older] [arguments of ctest, for example -R kernels]
 #   --older   as on a processor with AVX2 and nothing later: kernels compiled for it, and LibTorch,
 #             oneDNN and MKL held to it
-# OMP_NUM_THREADS is how many threads a test has (2). Warnings of the compiler are errors.
+# OMP_NUM_THREADS is how many threads a test has (2). With COMPACT_WERROR=ON warnings of the compiler
+# are errors, as in .ci/run.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,7 +20,6 @@ if [[ ${1:-} == --older ]]; then
   export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
   shift
 fi
-export COMPACT_WERROR=ON
 ensure_packages
 ensure_torch
 ensure_test_requirements

@@ -54,13 +54,7 @@ TrainConfig checked_config(const PlanOptions& o) {
                 " takes effect with --world_size above 1 only");
   COMPACT_CHECK(o.world_size > 1 || c.reduce_dtype == usual.reduce_dtype, "--reduce_dtype ",
                 c.reduce_dtype, " takes effect with --world_size above 1 only");
-  if (!task_named(c.task).planned_from_data) {
-    // A run gives a new model the vocabulary that its text is read with.
-    const bool read = !c.train_file.empty() && c.tokenizer.empty() && !c.model.empty();
-    if (read) c.tokenizer = tokenizer_of(c, /*data=*/true)->spec();
-    c.train_file.clear();
-  }
-  return c;
+  return task_named(c.task).planned_from_data ? c : without_data(c);
 }
 
 // Chooses the policy under --preset auto.

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "compact/cli/commands.h"
+#include "compact/cli/planning_line.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
 
@@ -36,6 +37,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     return kExitOk;
   }
   o.stated = {.products = tflops * 1e12, .bytes = gbps * 1e9};
+  const PlanningLine says(o.config);
   print_plan(o, std::cout);
   return kExitOk;
 }

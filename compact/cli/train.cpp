@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "compact/cli/commands.h"
+#include "compact/cli/planning_line.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
 #include "compact/train/trainer.h"
@@ -19,7 +20,9 @@ int run_train(const Command& command, const std::vector<std::string>& arguments)
     std::cout << config_toml(config);
     return kExitOk;
   }
-  return train(config, std::cout, isatty(STDOUT_FILENO) != 0, {.place = place_of_process()});
+  const TrainHooks hooks{.place = place_of_process(),
+                         .planning = [&] { return std::make_shared<PlanningLine>(config); }};
+  return train(config, std::cout, isatty(STDOUT_FILENO) != 0, hooks);
 }
 
 }  // namespace compact::cli

@@ -27,4 +27,19 @@ void for_blocks(int64_t begin, int64_t end, int64_t step, Body body) {
   for (int64_t i = begin; i < end; i += step) body(i, std::min(step, end - i));
 }
 
+// Whether nothing is computed with t, and only the memory of a plan for the CPU is counted. Blocks
+// of one length take the same.
+inline bool only_counted(const at::Tensor& t) { return t.is_meta() && meta_device() == c10::kCPU; }
+
+// The same for a body that frees all it takes: where t is only counted, the first block and the
+// last are enough.
+template <class Body>
+void for_alike_blocks(const at::Tensor& t, int64_t begin, int64_t end, int64_t step, Body body) {
+  if (only_counted(t) && end - begin > 2 * step) {
+    body(begin, step);
+    begin += (end - begin - 1) / step * step;
+  }
+  for_blocks(begin, end, step, body);
+}
+
 }  // namespace compact

@@ -21,19 +21,21 @@ namespace {
 constexpr uint64_t kSignStream = 1, kIndexStream = 2;
 
 // Bits for n signs and, where n is not a power of two, more for the largest power of two below it.
-at::Tensor make_signs(int64_t n, uint64_t key) {
+at::Tensor make_signs(int64_t n, uint64_t key, at::Device device) {
   const auto k = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
   const int64_t words = ((k < n ? n + k : n) + 31) / 32;
+  if (device.is_meta()) return at::empty({words}, at::device(device).dtype(at::kInt));
   at::Tensor signs = at::empty({words}, at::kInt);
   for (int64_t i = 0; i < words; ++i) {
     const Random4 random = philox(key, static_cast<uint64_t>(i / 4), kSignStream);
     signs.data_ptr<int32_t>()[i] = static_cast<int32_t>(random.v[i % 4]);
   }
-  return signs;
+  return signs.to(device);
 }
 
 // r distinct numbers below n, ascending: the first r places of a Fisher-Yates shuffle.
-at::Tensor make_index(int64_t n, int64_t r, uint64_t key) {
+at::Tensor make_index(int64_t n, int64_t r, uint64_t key, at::Device device) {
+  if (device.is_meta()) return at::empty({r}, at::device(device).dtype(at::kInt));
   std::vector<int32_t> all(static_cast<size_t>(n));
   std::iota(all.begin(), all.end(), 0);
   for (int64_t i = 0; i < r; ++i) {
@@ -42,7 +44,7 @@ at::Tensor make_index(int64_t n, int64_t r, uint64_t key) {
     std::swap(all[i], all[i + static_cast<int64_t>(word % static_cast<uint64_t>(n - i))]);
   }
   std::sort(all.begin(), all.begin() + r);
-  return at::tensor(at::ArrayRef<int32_t>(all.data(), static_cast<size_t>(r)), at::kInt);
+  return at::tensor(at::ArrayRef<int32_t>(all.data(), static_cast<size_t>(r)), at::kInt).to(device);
 }
 
 }  // namespace
@@ -63,8 +65,8 @@ class Srht final : public Projection {
     if ((device.is_meta() ? meta_device() : device.type()) == at::kCUDA) {
       check_srht_row(n, kernels::planned_gpu());
     }
-    signs_ = make_signs(n, key).to(device);
-    index_ = make_index(n, r, key).to(device);
+    signs_ = make_signs(n, key, device);
+    index_ = make_index(n, r, key, device);
   }
 
   at::Tensor apply(const at::Tensor& x) const override {

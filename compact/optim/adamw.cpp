@@ -71,15 +71,16 @@ void adamw_packed(const ParameterState& s, const at::Tensor& target, const at::T
     return t.defined() && t.dim() >= 2 ? t.narrow(0, row, rows) : t;
   };
   const int64_t all = s.m.rows();
-  for_blocks(0, all, block_rows(target.numel() / std::max<int64_t>(1, all), block_elements(target)),
-             [&](int64_t row, int64_t rows) {
-               const uint64_t own = derive(key, static_cast<uint64_t>(row));
-               const at::Tensor m = s.m.read(row, rows), v = s.v.read(row, rows);
-               adamw_on(s, part(target, row, rows), part(master, row, rows), part(grad, row, rows),
-                        m, v, own, context);
-               s.m.write(row, m, derive(own, 1), context.guard);
-               s.v.write(row, v, derive(own, 2), context.guard);
-             });
+  for_alike_blocks(target, 0, all,
+                   block_rows(target.numel() / std::max<int64_t>(1, all), block_elements(target)),
+                   [&](int64_t row, int64_t rows) {
+                     const uint64_t own = derive(key, static_cast<uint64_t>(row));
+                     const at::Tensor m = s.m.read(row, rows), v = s.v.read(row, rows);
+                     adamw_on(s, part(target, row, rows), part(master, row, rows),
+                              part(grad, row, rows), m, v, own, context);
+                     s.m.write(row, m, derive(own, 1), context.guard);
+                     s.v.write(row, v, derive(own, 2), context.guard);
+                   });
 }
 
 std::vector<FoldPart> whole_fold(const ParameterState& s, const StepContext&) {

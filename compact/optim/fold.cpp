@@ -30,15 +30,15 @@ void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, doubl
   const int64_t in = p.weight.size(1), end = begin + update.size(0);
   // Adds rows [first, last) of the weight through P^T of one projection, or as they are.
   const auto add = [&](int64_t first, int64_t last, const Projection* projection) {
-    for_blocks(first, last, block_rows(in, block_elements(p.weight)),
-               [&](int64_t row, int64_t rows) {
-                 const at::Tensor part = update.narrow(0, row - begin, rows);
-                 const at::Tensor d =
-                     projection ? projection->transpose(part) : part.to(at::kFloat).contiguous();
-                 accumulate(p.weight.narrow(0, row, rows),
-                            s.master.defined() ? s.master.narrow(0, row, rows) : at::Tensor(), d,
-                            decay, alpha, key, row * in, guard);
-               });
+    for_alike_blocks(p.weight, first, last, block_rows(in, block_elements(p.weight)),
+                     [&](int64_t row, int64_t rows) {
+                       const at::Tensor part = update.narrow(0, row - begin, rows);
+                       const at::Tensor d = projection ? projection->transpose(part)
+                                                       : part.to(at::kFloat).contiguous();
+                       accumulate(p.weight.narrow(0, row, rows),
+                                  s.master.defined() ? s.master.narrow(0, row, rows) : at::Tensor(),
+                                  d, decay, alpha, key, row * in, guard);
+                     });
   };
   if (!p.carrier) return add(begin, end, nullptr);
   int64_t first = 0;

@@ -17,6 +17,13 @@ namespace {
 
 at::Tensor norm_of(const at::Tensor& x) { return at::linalg_vector_norm(x); }
 
+at::Tensor norm_of_all(const std::vector<at::Tensor>& norms) {
+  const at::Tensor& first = norms.front();
+  return norm_of(only_counted(first)
+                     ? at::empty({static_cast<int64_t>(norms.size())}, first.options())
+                     : at::stack(norms));
+}
+
 }  // namespace
 
 const at::Tensor& ParameterState::gradient() const {
@@ -49,7 +56,7 @@ void ParameterState::sum_gradient(bool in_a_tree, bool last) {
     const at::Tensor from = grad.reshape({-1}), to = sum.view({-1});
     const at::Tensor block =
         at::empty({std::min(to.numel(), block_elements(to))}, to.options());  // f32
-    for_blocks(0, to.numel(), block_elements(to), [&](int64_t first, int64_t count) {
+    for_alike_blocks(to, 0, to.numel(), block_elements(to), [&](int64_t first, int64_t count) {
       const at::Tensor part = block.narrow(0, 0, count);
       to.narrow(0, first, count).add_(part.copy_(from.narrow(0, first, count)));
     });
@@ -82,6 +89,10 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
   if (x.scalar_type() == at::kFloat) return norms.push_back(norm_of(x));
   const at::Tensor flat = x.reshape({-1});
   for_blocks(0, flat.numel(), kBlockElements, [&](int64_t first, int64_t count) {
+    // The last whole block takes the most, beside the norms before it.
+    if (only_counted(x) && flat.numel() - first > 2 * kBlockElements) {
+      return norms.push_back(at::empty({}, x.options().dtype(at::kFloat)));
+    }
     norms.push_back(norm_of(flat.narrow(0, first, count).to(at::kFloat)));
   });
 }
@@ -105,7 +116,7 @@ at::Tensor Optimizer::gradient_norm() const {
     for (at::Tensor& norm : at::_foreach_norm(like, 2, at::kFloat))
       norms.push_back(std::move(norm));
   }
-  return norms.empty() ? at::zeros({}, at::kFloat) : norm_of(at::stack(norms));
+  return norms.empty() ? at::zeros({}, at::kFloat) : norm_of_all(norms);
 }
 
 at::Tensor Optimizer::clip_factor(const at::Tensor& norm, double max_norm) {

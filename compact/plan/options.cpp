@@ -226,6 +226,23 @@ std::string slot_lines(const std::vector<std::string>& names,
   return text;
 }
 
+Rounding rounding_of(const SegmentSample& sample) {
+  Rounding sum;
+  double kept = 0;  // bytes
+  for (const SlotBytes& slot : run_alone(*sample.segment, sample).slots) {
+    if (slot.stored == 0) continue;
+    const auto bytes = static_cast<double>(slot.if_kept);
+    kept += bytes;
+    for (const CodecChoice& choice : codec_choices()) {
+      if (!slot.treatment.starts_with(choice.spec)) continue;
+      sum.bytes += 2 * (bytes + static_cast<double>(slot.stored));
+      sum.error += choice.error * bytes;
+    }
+  }
+  if (sum.error > 0) sum.error /= kept;
+  return sum;
+}
+
 Rebuilding rebuilding(const Segment& segment, const std::vector<double>& seconds,
                       const std::vector<Work>& work) {
   Rebuilding sum;

@@ -72,6 +72,13 @@ std::string slot_lines(const std::vector<std::string>& names,
 std::vector<std::string> patterns_of(const std::vector<std::string>& names,
                                      const std::vector<std::string>& all);
 
+// What a segment, treated as it is, holds in codes: the mean error of what it keeps, as that of an
+// option, and bytes that codecs read and write in a micro-batch.
+struct Rounding {
+  double error = 0, bytes = 0;
+};
+Rounding rounding_of(const SegmentSample& sample);
+
 // What a segment's backward pass runs again, given seconds and work of its steps.
 struct Rebuilding {
   double seconds = 0, products = 0;

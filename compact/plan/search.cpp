@@ -12,12 +12,12 @@ namespace compact {
 namespace {
 
 constexpr int64_t kBudgets = 128;  // of a level on CUDA
-constexpr const char* kLosslessPresets[] = {"off", "exact", "recompute"};
 
 }  // namespace
 
 BudgetSearch::BudgetSearch(std::unique_ptr<StepSource> source, Allowed allowed, Speed speed)
     : source_(std::move(source)),
+      allowed_(allowed),
       speed_(std::move(speed)),
       groups_(source_->groups(Policy::parse("slot * = keep\n", "auto"))),
       variants_(groups_, source_->step, source_->moments, allowed, source_->chunks) {
@@ -206,7 +206,7 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
     chosen.added_products += option->products;
   }
   chosen.error /= static_cast<double>(std::max<int64_t>(with_matrices_, 1));
-  chosen.error += variants_.projection_error(c.variant);
+  chosen.error += variants_.projection_error(chosen.policy);
   chosen.lossless = c.variant.moments.empty() && chosen.error == 0;
   chosen.states = c.solution.states;
   // Every candidate pays what the loss costs with its largest chunk.
@@ -216,58 +216,6 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
                               : step_seconds(groups_, source_->step, speed_, chosen.plan.memory) +
                                     chosen.added_seconds;
   return planned_.emplace(c.text, std::move(chosen)).first->second;
-}
-
-// What a preset costs is what its segments run again.
-Chosen BudgetSearch::planned_preset(const std::string& name) {
-  Chosen chosen;
-  chosen.policy = Policy::preset(name);
-  std::vector<Operation> operations;
-  chosen.plan = source_->plan(chosen.policy, speed_.gpu ? &operations : nullptr);
-  const SegmentGroups with = source_->groups(chosen.policy);
-  const auto micro = static_cast<double>(source_->step.accumulation);
-  COMPACT_CHECK(with.segments().size() == names_.size(), "[plan] preset ", name,
-                " makes a network of other segments");
-  for (size_t i = 0; i < names_.size(); ++i) {
-    const SegmentInfo& info = with.segments()[i];
-    const std::vector<bool> again = with.samples()[info.group].segment->rerun();
-    const std::vector<double>& seconds = speed_.segments[groups_.segments()[i].group];
-    COMPACT_CHECK(again.size() == seconds.size(), "[plan] preset ", name,
-                  " makes segments of other steps");
-    for (size_t j = 0; j < again.size(); ++j) {
-      if (!again[j]) continue;
-      chosen.added_seconds += seconds[j] * micro;
-      chosen.added_products += info.work[j].products * micro;
-    }
-  }
-  chosen.seconds = speed_.gpu ? step_time(operations, *speed_.gpu).total().seconds
-                              : step_seconds(groups_, source_->step, speed_, chosen.plan.memory) +
-                                    chosen.added_seconds;
-  return chosen;
-}
-
-const std::vector<Chosen>& BudgetSearch::presets() {
-  if (!presets_) {
-    presets_.emplace();
-    for (const char* name : kLosslessPresets) {
-      try {
-        presets_->push_back(planned_preset(name));
-      } catch (const InputError&) {  // it is for networks of another kind
-      }
-    }
-  }
-  return *presets_;
-}
-
-// On CUDA a preset may reserve less than what the solver's answers do, which it finds by bytes that
-// are allocated.
-const Chosen* BudgetSearch::better_preset(const Chosen* found, int64_t budget) {
-  if (found && source_->device != c10::kCUDA) return found;
-  for (const Chosen& other : presets()) {
-    if (other.plan.reserved > budget) continue;
-    if (!found || !found->lossless || other.seconds < found->seconds * (1 - 1e-9)) found = &other;
-  }
-  return found;
 }
 
 // From the cheapest policy on, so that the first that fits is the best of all. Where a plan takes
@@ -300,10 +248,14 @@ std::optional<Chosen> BudgetSearch::find(int64_t budget) {
     if (i == 0) found = better_preset(found, budget);
     if (found) return *found;
   }
+  for (const Chosen& preset : presets(/*lossless=*/false)) {
+    if (preset.plan.reserved <= budget) return preset;
+  }
   return budget >= least_peak() ? std::optional(*least_) : std::nullopt;
 }
 
-// The last level takes the least, as a rule; of the others only what could take less is planned.
+// One of the last levels takes the least, as a rule; of the others only what could take less is
+// planned.
 int64_t BudgetSearch::least_peak() {
   if (least_) return least_->plan.reserved;
   int64_t peak = std::numeric_limits<int64_t>::max();
@@ -327,8 +279,9 @@ int64_t BudgetSearch::least_peak() {
       candidate = below(l, candidate->solution.peak - 1);
     }
   }
-  for (const Chosen& other : presets()) {
-    if (other.plan.reserved < peak) {
+  for (const bool lossless : {true, false}) {
+    for (const Chosen& other : presets(lossless)) {
+      if (other.plan.reserved >= peak) continue;
       peak = other.plan.reserved;
       least_ = &other;
     }

@@ -46,11 +46,12 @@ struct BudgetError : std::runtime_error {
 // alone, never on the budget: for every level, the solver's answers to budgets between the least
 // peak and the peak of the least cost. On the CPU these are all such budgets, on CUDA 128 at equal
 // distances, since what the caching allocator reserves is known only from the plan of a whole step.
-// The cheapest one whose plan fits is taken, or a preset without loss where that is better. So a
-// smaller budget never has a higher peak, and on the CPU a larger one never a slower policy; where
-// plans take less than the solver predicts, this holds for policies that it predicts to fit. On
-// CUDA the solver's costs order the policies, and `Chosen::seconds`, counted from all operations of
-// the chosen step, may rise by some percent with the budget.
+// The cheapest one whose plan fits is taken, or a preset without loss where that is better; where
+// none fits, a preset that loses what is allowed. So a smaller budget never has a higher peak, and
+// on the CPU a larger one never a slower policy; where plans take less than the solver predicts,
+// this holds for policies that it predicts to fit. On CUDA the solver's costs order the policies,
+// and `Chosen::seconds`, counted from all operations of the chosen step, may rise by some percent
+// with the budget.
 class BudgetSearch {
  public:
   // Throws InputError on a step without segments, on speeds of other segments, and where gradients
@@ -62,8 +63,8 @@ class BudgetSearch {
   BudgetSearch(const BudgetSearch&) = delete;
 
   // The least predicted time among lossless policies under the budget (bytes of tensors on the CPU,
-  // of reserved memory on CUDA); only where none fits, the allowed lossy ones, with the least error
-  // first. nullopt where nothing fits.
+  // of reserved memory on CUDA); only where none fits, the allowed lossy ones, level by level, then
+  // presets. nullopt where nothing fits.
   std::optional<Chosen> find(int64_t budget);
   // The same; throws BudgetError, which names what `ways` gives: settings that would fit. Throws
   // InputError on a budget that is not positive.
@@ -97,8 +98,9 @@ class BudgetSearch {
   std::optional<Candidate> below(Level& level, int64_t bytes);
   const Chosen& planned(const Candidate& candidate);
   Chosen planned_preset(const std::string& name);
-  // The presets without loss that are for this network, as they are.
-  const std::vector<Chosen>& presets();
+  // The presets that are for this network, as they are: those without loss, or the others that lose
+  // what may be given up, the least first.
+  const std::vector<Chosen>& presets(bool lossless);
   // The faster one of `found` (null: none) and of those that fit, where these can be better.
   const Chosen* better_preset(const Chosen* found, int64_t budget);
 
@@ -114,6 +116,7 @@ class BudgetSearch {
   double error_cost();
 
   std::unique_ptr<StepSource> source_;
+  Allowed allowed_;
   Speed speed_;
   SegmentGroups groups_;
   Variants variants_;
@@ -130,9 +133,9 @@ class BudgetSearch {
   std::map<OptionKey, std::vector<SegmentOption>> options_;
   std::map<std::string, LayerProblem> problems_;
   std::map<size_t, Level> levels_;
-  std::map<std::string, Chosen> planned_;  // by the policy's text
-  std::optional<std::vector<Chosen>> presets_;
-  const Chosen* least_ = nullptr;  // what takes least of them, once it is known
+  std::map<std::string, Chosen> planned_;          // by the policy's text
+  std::optional<std::vector<Chosen>> presets_[2];  // with loss, and without
+  const Chosen* least_ = nullptr;                  // what takes least of them, once it is known
 };
 
 }  // namespace compact

@@ -75,6 +75,8 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
     const Variant last = levels_.back();
     for (const double rank : kRanks) {
       levels_.push_back({.moments = last.moments, .round = last.round, .rank = rank});
+      // Unpacking f8 takes memory, too, which small moments may not save.
+      if (allowed.quantize) levels_.push_back({.rank = rank});
     }
   }
 }
@@ -140,15 +142,15 @@ double Variants::chunk_seconds(int64_t chunk, double bytes_per_second) const {
   return sums * 12.0 * static_cast<double>(groups_.head().numel()) / bytes_per_second;
 }
 
-double Variants::projection_error(const Variant& v) const {
+double Variants::projection_error(const Policy& policy) const {
   double sum = 0, all = 0;
-  for (size_t i = 0; i < groups_.segments().size(); ++i) {
-    const bool here = v.projected > 0 && projects(v, i);
-    for (const SegmentMatrix& m : groups_.segments()[i].matrices) {
+  for (const SegmentInfo& segment : groups_.segments()) {
+    for (const SegmentMatrix& m : segment.matrices) {
       const auto elements = static_cast<double>(m.out) * static_cast<double>(m.in);
       all += elements;
-      if (!here || !m.projectable) continue;
-      const auto rank = static_cast<double>(resolve_rank(v.rank, m.in));
+      const Spec grad = policy.grad(m.name);
+      if (grad.name != "project" || !m.projectable) continue;
+      const auto rank = static_cast<double>(resolve_rank(grad.number("rank", 0.25), m.in));
       sum += elements * (static_cast<double>(m.in) / rank - 1);
     }
   }

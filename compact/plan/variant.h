@@ -13,12 +13,15 @@ namespace compact {
 
 // What may be given up, in this order: nothing; the precision of moments, and then of what segments
 // keep (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a random
-// projection.
+// projection, with what was given up before or, where that takes less, without.
 struct Allowed {
   bool quantize = false, project = false;
   // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.
   static Allowed parse(const std::string& text);
   std::string str() const;
+  bool all_of(const Allowed& other) const {
+    return quantize >= other.quantize && project >= other.project;
+  }
   bool operator==(const Allowed&) const = default;
 };
 
@@ -58,7 +61,7 @@ class Variants {
   // Seconds that chunks of so many tokens add to a step.
   double chunk_seconds(int64_t chunk, double bytes_per_second) const;
   // Mean E|g' - g|^2 / |g|^2 of the gradients of all matrices, by their elements.
-  double projection_error(const Variant& v) const;
+  double projection_error(const Policy& policy) const;
 
  private:
   const SegmentGroups& groups_;

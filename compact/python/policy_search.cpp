@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/plan/gpu_card.h"
 #include "compact/plan/speed.h"
@@ -53,7 +54,9 @@ class ProgramSteps final : public StepSource {
         c10::Dispatcher::singleton().findSchemaOrThrow("compact::planned_step", "");
     torch::jit::Stack stack{lines, operations, segments};
     step.callBoxed(stack);
-    return {stack.at(0).toCustomClass<StepTrace>(), stack.at(1).toInt()};
+    const int64_t reserved = stack.at(1).toInt();
+    COMPACT_CHECK(reserved >= 0, "preset ", lines, " is not for this model");
+    return {stack.at(0).toCustomClass<StepTrace>(), reserved};
   }
 
   std::string known_of_;

@@ -20,7 +20,7 @@ namespace compact {
 
 // What the search calls and the package implements: gives the model a policy and the optimizer that
 // it asks for, runs a step, and returns its trace, which was asked for operations or
-// segments, and what it reserves.
+// segments, and what it reserves; -1 of a preset that is not for the model.
 inline constexpr const char* kPlannedStep =
     "planned_step(str policy, bool operations, bool segments) -> "
     "(__torch__.torch.classes.compact.StepTrace, int)";

@@ -47,6 +47,15 @@ TrainConfig for_task(TrainConfig c) {
   return c;
 }
 
+TrainConfig without_data(TrainConfig c) {
+  const bool data = !c.train_file.empty() || !c.validation_file.empty();
+  const bool trained = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
+  if (data && c.tokenizer.empty() && !trained) c.tokenizer = tokenizer_of(c, data)->spec();
+  c.train_file.clear();
+  c.validation_file.clear();
+  return c;
+}
+
 const TaskInfo& task_of_folder(const std::string& folder) {
   check_model_folder(folder);
   const std::filesystem::path file = std::filesystem::path(folder) / "config.json";

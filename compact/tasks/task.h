@@ -77,6 +77,9 @@ std::span<const TaskInfo* const> tasks();
 const TaskInfo& task_named(std::string_view name);
 // The configuration with its task's learning rate, warm-up and samples, where not given.
 TrainConfig for_task(TrainConfig config);
+// The configuration without its data, for plans of tasks that are not planned from it. A model
+// without weights keeps the vocabulary that its text would be read with.
+TrainConfig without_data(TrainConfig config);
 // The task of a model folder, by its config.json.
 const TaskInfo& task_of_folder(const std::string& folder);
 

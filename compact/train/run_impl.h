@@ -46,6 +46,8 @@ class Run {
   void prepare();
   // Its parts: the checkpoint to go on from, or none; data; what is known before memory is taken.
   std::string begin();
+  void restore_machine(const std::string& checkpoint);
+  void plan_without_data();
   void open_data();
   void restore(const std::string& checkpoint);
   void make_plan(bool resumed);

@@ -8,6 +8,7 @@
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
+#include "compact/data/text/prepare.h"
 #include "compact/kernels/gpu.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/report/memory_table.h"
@@ -45,9 +46,11 @@ int64_t make_workspaces(at::Device device) {
 
 void Run::prepare() {
   const std::string checkpoint = begin();
+  restore_machine(checkpoint);
+  if (checkpoint.empty() && !task_named(c_.task).planned_from_data) plan_without_data();
   open_data();
   restore(checkpoint);
-  make_plan(/*resumed=*/!checkpoint.empty());
+  if (!plan_) make_plan(/*resumed=*/!checkpoint.empty());
   make_model();
   if (!checkpoint.empty()) resume(checkpoint);
   check_same(group_, "machine or path of products",
@@ -86,6 +89,17 @@ std::string Run::begin() {
   return checkpoint;
 }
 
+// What cannot fit is refused before all text is tokenized. The plan holds for the task that is
+// opened with its data, whose model and samples are the same.
+void Run::plan_without_data() {
+  for (const auto* inputs : {&c_.train_file, &c_.validation_file}) {
+    if (!inputs->empty()) check_inputs(*inputs);
+  }
+  std::vector<std::string> unsaid;  // open_data() says them
+  task_ = task_named(c_.task).open(without_data(c_), {}, unsaid);
+  make_plan(/*resumed=*/false);
+}
+
 void Run::open_data() {
   Clock::time_point shown = Clock::now();
   in_turn(group_, [&] {  // the first one tokenizes for all
@@ -117,21 +131,23 @@ void Run::open_data() {
                                          c_.min_lr_ratio);
 }
 
+// What decides how products are made, and what memory they take.
+void Run::restore_machine(const std::string& checkpoint) {
+  if (!checkpoint.empty()) s_ = read_run_state(checkpoint);
+  if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
+  s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
+  products_ = products_text(c_, device_, s_.matmul_path);  // before memory is limited
+}
+
 // Where a checkpoint stands, and what of it differs here.
 void Run::restore(const std::string& checkpoint) {
-  if (!checkpoint.empty()) {
-    s_ = read_run_state(checkpoint);
-    check_same_run(checkpoint, c_, group_.size(), policy_, task_, warnings_);
-  }
-  if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
+  if (!checkpoint.empty()) check_same_run(checkpoint, c_, group_.size(), policy_, task_, warnings_);
   if (!checkpoint.empty() && s_.ranks != group_.size() && !c_.deterministic_reduce &&
       group_.size() * c_.gradient_accumulation_steps > 2) {
     warnings_.push_back(cat("the run goes on with ", group_.size(), " ranks, after ", s_.ranks,
                             ": more than two micro-batches are summed in another order"));
   }
   s_.ranks = group_.size();
-  s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
-  products_ = products_text(c_, device_, s_.matmul_path);  // before memory is limited
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
 }
 
@@ -139,8 +155,10 @@ void Run::restore(const std::string& checkpoint) {
 void Run::make_plan(bool resumed) {
   using enum RunPlan::Origin;
   const Place& place = hooks_.place;
-  group_.lead(
-      [&] { plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew, place); });
+  group_.lead([&] {
+    const std::shared_ptr<void> shown = hooks_.planning ? hooks_.planning() : nullptr;
+    plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew, place);
+  });
   const std::string policy = group_.broadcast(policy_.str());
   if (group_.leads()) return;
   policy_ = Policy::parse(policy, "the policy of rank 0");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <memory>
 
 #include "compact/config/config.h"
 #include "compact/parallel/place.h"
@@ -26,6 +27,8 @@ struct TrainHooks {
   bool replayed_steps = false;
   // Which of several processes this one is (`compact train` reads it from the environment).
   Place place = {};
+  // Called before the step is planned; what it returns lives until that is done.
+  std::function<std::shared_ptr<void>()> planning = {};
 };
 
 // Runs, writing progress to `console` (with a progress bar if it is a `terminal`), and in

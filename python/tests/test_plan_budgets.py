@@ -77,6 +77,15 @@ def test_codes_where_they_are_allowed():
     assert measured("llama", plan.policy, given, None) == plan["rows"][-1]["peak"] <= least - 1
 
 
+def test_to_allow_more_takes_no_more():
+    """Presets are candidates, too, but for the one that the package has no gradients for."""
+    given, ours = inputs("llama", batch=2, length=64), compact.optim.AdamW
+    least = {allow: least_of(given, allow=allow, optimizer=ours) for allow in ("lossless", "quantize", "project", "quantize,project")}
+    assert least["quantize,project"] <= min(least["quantize"], least["project"]) <= max(least["quantize"], least["project"]) <= least["lossless"]
+    taken = peaks(compact.plan(make("llama"), given, policies=["gact-l1.2", "compact"], optimizer=ours))
+    assert least["quantize"] <= taken["gact-l1.2"] and least["project"] <= taken["compact"]
+
+
 class Twice(nn.Module):
     """Runs every layer two times in a step."""
 

@@ -7,7 +7,7 @@ import unittest
 from unittest import mock
 
 from _planning import BATCH, MODEL, Plans
-from _program import run
+from _program import run, tiny
 
 
 class Planning(Plans):
@@ -22,6 +22,18 @@ class Planning(Plans):
         self.assertIn(f"{result['peak_bytes']:,}", text)
         off, _ = self.plan("--preset=off")
         self.assertGreater(off["peak_bytes"], result["peak_bytes"])
+
+    def test_a_line_says_that_a_plan_runs(self):
+        with mock.patch.dict(os.environ, {"COMPACT_PLANNING_LINE_AFTER": "0"}):
+            message, _ = self.plan("--preset=auto", "--budget=1MiB", code=4)
+            done, _ = self.train("run", "--preset=exact")
+            out = self.folder / "compared"
+            compared = run("compare", *tiny(self.folder, f"--output_dir={out}"), "--presets=off", "--timing_rounds=0")
+        self.assertTrue(message.startswith("compact: planning llama-tiny: looks for the policy to take\n"), message)
+        self.assertEqual(done.stderr, "compact: planning llama-tiny\n")
+        self.assertEqual(compared.stderr, "compact: planning llama-tiny\n")
+        with mock.patch.dict(os.environ, {"COMPACT_PLANNING_LINE_AFTER": "1000000"}):
+            self.assertEqual(self.train("run", "--overwrite_output_dir", "--preset=exact")[0].stderr, "")
 
     def test_a_run_takes_what_was_planned(self):
         for flags in (["--preset=exact"], ["--preset=compact", "--gradient_accumulation_steps=2"],

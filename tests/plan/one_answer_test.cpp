@@ -16,7 +16,7 @@ constexpr int kBudgets = 120;
 
 struct Setting {
   std::string name;
-  std::function<BudgetSearch()> planner;
+  std::function<BudgetSearch(Allowed)> planner;
   std::function<StepPlan(const char* preset)> plan;
 };
 void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
@@ -28,7 +28,7 @@ Setting transformer(const std::string& name, c10::DeviceType device, const Optim
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = batch, .length = 256, .clip = clip},
                                 shape, kind);
   r.device = device;
-  return {name, [r] { return planner_of(r, {}, stated_speed(r, 2e14, 1.5e12)); },
+  return {name, [r](Allowed a) { return planner_of(r, a, stated_speed(r, 2e14, 1.5e12)); },
           [r](const char* preset) { return plan_step(with_policy(r, Policy::preset(preset))); }};
 }
 
@@ -36,7 +36,7 @@ using MakeNetwork = std::function<std::unique_ptr<Network>(const Policy&, at::De
 using MakeInputs = std::function<Tensors(at::Device)>;
 
 Setting segments(const std::string& name, c10::DeviceType device, const MakeNetwork& network,
-                 const MakeInputs& inputs, int64_t batch) {
+                 const MakeInputs& inputs, int64_t batch, const std::string& usual = "f32") {
   const auto step = [=](const Policy& policy) {
     return StepRequest{
         .network = [=](at::Device d) { return network(policy, d); },
@@ -44,28 +44,39 @@ Setting segments(const std::string& name, c10::DeviceType device, const MakeNetw
             [=](at::Device d, int64_t) {
               return StepInputs{inputs(d), at::zeros({batch}, at::device(d).dtype(at::kLong))};
             },
-        .optimizer = {.kind = &adamw_optimizer},
+        .optimizer = {.kind = &adamw_optimizer,
+                      .moment =
+                          [policy, usual](const Parameter& p) {
+                            const std::string moment = policy.moment(p.name).name;
+                            return moment.empty() ? usual : moment;
+                          }},
         .device = device};
   };
   return {name,
-          [=] {
-            return planner_of(step, {}, stated_speed(SegmentGroups(step(Policy())), 2e14, 1.5e12));
+          [=](Allowed allowed) {
+            return planner_of(step, allowed,
+                              stated_speed(SegmentGroups(step(Policy())), 2e14, 1.5e12));
           },
           [=](const char* preset) { return plan_step(step(Policy::preset(preset))); }};
 }
 
+Setting encoder_step(const std::string& name, c10::DeviceType device, const EncoderConfig& c,
+                     int64_t batch, int64_t length, at::ScalarType type) {
+  return segments(
+      name, device,
+      [c, type](const Policy& policy, at::Device d) {
+        return std::make_unique<Encoder>(c, policy, NetworkOptions{.device = d, .dtype = type});
+      },
+      [=](at::Device d) { return encoder_inputs(d, batch, length); }, batch,
+      type == at::kFloat ? "f32" : "bf16");
+}
+
 Setting encoder_network(const std::string& name, c10::DeviceType device) {
-  constexpr int64_t kBatch = 16;
   EncoderConfig c = small_encoder();
   c.hidden_size = 256;
   c.intermediate_size = 1024;
   c.num_hidden_layers = 6;
-  return segments(
-      name, device,
-      [c](const Policy& policy, at::Device d) {
-        return std::make_unique<Encoder>(c, policy, NetworkOptions{.device = d});
-      },
-      [](at::Device d) { return encoder_inputs(d, kBatch, 128); }, kBatch);
+  return encoder_step(name, device, c, 16, 128, at::kFloat);
 }
 
 Setting resnet_network(const std::string& name, c10::DeviceType device) {
@@ -89,7 +100,7 @@ class OneAnswer : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(OneAnswer, ForEveryBudget) {
-  BudgetSearch planner = GetParam().planner();
+  BudgetSearch planner = GetParam().planner({});
   const int64_t least = planner.least_peak(), off = GetParam().plan("off").reserved;
   ASSERT_LT(least, off);
   EXPECT_FALSE(planner.find(least - 1));
@@ -112,21 +123,27 @@ TEST_P(OneAnswer, ForEveryBudget) {
   EXPECT_EQ(answers.front().plan.reserved, least);
   EXPECT_GT(distinct, 2);  // of a GPU whole segments of memory are what differs
   // The same of one who was asked little else, the other way round.
-  BudgetSearch other = GetParam().planner();
+  BudgetSearch other = GetParam().planner({});
   for (int i = kBudgets - 1; i >= 0; i -= 17) {
     EXPECT_EQ(other.choose(budgets[i]).policy.str(), answers[i].policy.str()) << i;
   }
   EXPECT_EQ(other.least_peak(), least);
 }
 
-// What a preset without loss fits is never refused, and never slower than that preset.
-void expect_no_preset_below(const Setting& setting) {
-  BudgetSearch planner = setting.planner();
+using Presets = std::vector<std::string>;
+const Presets kLossless = {"off", "exact", "recompute"};
+const Presets kQuantized = {"gact-l1.1", "gact-l1", "gact-l1.2",
+                            "gact-l2.1", "gact-l2", "gact-l2.2"};
+const Presets kProjected = {"compact", "compact-paper"};
+
+// What a preset fits that loses no more than is allowed is never refused.
+void expect_no_preset_below(const Setting& setting, Allowed allowed, const Presets& presets) {
+  BudgetSearch planner = setting.planner(allowed);
   int fitting = 0;
-  for (const char* preset : {"off", "exact", "recompute"}) {
+  for (const std::string& preset : presets) {
     int64_t reserved = 0;
     try {
-      reserved = setting.plan(preset).reserved;
+      reserved = setting.plan(preset.c_str()).reserved;
     } catch (const InputError&) {  // no slot of this network is in the preset
       continue;
     }
@@ -139,7 +156,24 @@ void expect_no_preset_below(const Setting& setting) {
   EXPECT_GE(fitting, 2) << setting.name;
 }
 
-TEST_P(OneAnswer, NoBudgetOfAPresetIsRefused) { expect_no_preset_below(GetParam()); }
+TEST_P(OneAnswer, NoBudgetOfAPresetIsRefused) {
+  expect_no_preset_below(GetParam(), {}, kLossless);
+  expect_no_preset_below(GetParam(), {.quantize = true}, kQuantized);
+}
+
+// Nor does it take more to be allowed more.
+TEST_P(OneAnswer, AllowingMoreNeverRaisesTheLeastPeak) {
+  const auto least = [](Allowed allowed) { return GetParam().planner(allowed).least_peak(); };
+  const int64_t lossless = least({}), quantized = least({.quantize = true});
+  EXPECT_LE(quantized, lossless);
+  if (GetParam().name.starts_with("resnet")) return;  // no matrices
+  const int64_t projected = least({.project = true});
+  EXPECT_LE(projected, lossless);
+  const Allowed all{.quantize = true, .project = true};
+  EXPECT_LE(least(all), std::min(quantized, projected));
+  expect_no_preset_below(GetParam(), {.project = true}, kProjected);
+  expect_no_preset_below(GetParam(), all, kProjected);
+}
 
 // Where the caching allocator reserves less for `exact` than for what takes fewer bytes.
 TEST(LeastPeak, OfLlama3On80GibibytesIsNotAboveItsPresets) {
@@ -149,8 +183,27 @@ TEST(LeastPeak, OfLlama3On80GibibytesIsNotAboveItsPresets) {
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = 1, .length = 2048}, shape);
   r.device = c10::kCUDA;
   expect_no_preset_below(
-      {"llama3", [r] { return planner_of(r, {}, stated_speed(r, 6e14, 2.8e12)); },
-       [r](const char* preset) { return plan_step(with_policy(r, Policy::preset(preset))); }});
+      {"llama3", [r](Allowed a) { return planner_of(r, a, stated_speed(r, 6e14, 2.8e12)); },
+       [r](const char* preset) { return plan_step(with_policy(r, Policy::preset(preset))); }},
+      {}, kLossless);
+  prepare_meta(c10::kCPU);
+}
+
+// Moments in f8 take more of a GPU than they save where gradients are projected, since they are
+// unpacked for their update; codes of 2 bits take less than any assignment without them.
+TEST(LeastPeak, OfBertIsNotAboveItsPresetsWhateverIsAllowed) {
+  install_counting_allocator();
+  EncoderConfig c = small_encoder();
+  c.hidden_size = 768;
+  c.intermediate_size = 3072;
+  c.num_hidden_layers = 4;
+  c.num_attention_heads = 12;
+  c.vocab_size = 30522;
+  const Setting bert = encoder_step("bert", c10::kCUDA, c, 8, 256, at::kBFloat16);
+  const Allowed all{.quantize = true, .project = true};
+  expect_no_preset_below(bert, {.quantize = true}, kQuantized);
+  expect_no_preset_below(bert, all, kProjected);
+  EXPECT_LE(bert.planner(all).least_peak(), bert.planner({.project = true}).least_peak());
   prepare_meta(c10::kCPU);
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "compact/codecs/meta_device.h"
+#include "compact/kernels/kernel_watch.h"
 #include "compact/models/llama/sizes.h"
 #include "tests/plan/requests.h"
 
@@ -99,6 +100,51 @@ TEST_F(Planned, EqualsARealStepOfMuon) {
 class PlannedOf : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(EveryOptimizer, PlannedOf, testing::ValuesIn(names_of(optimizers())),
                          [](const auto& info) { return info.param; });
+
+// Matrices whose norms and updates are made in several blocks of rows, the last one smaller.
+LlamaConfig tall_shape(int64_t intermediate) {
+  return {
+      .block = block_shape(256, intermediate, 4, 2, 64), .num_hidden_layers = 1, .vocab_size = 64};
+}
+
+constexpr const char* kTallPolicies[] = {
+    "moment * = f8\n",
+    "grad layers.*.mlp.{gate_up,down} = project:rank=0.25,type=srht\n",
+    "grad layers.*.mlp.{gate_up,down} = project:rank=0.25,type=srht\nmoment * = f8\n",
+    "moment * = f8\ngrad * = full:release=true\n",
+};
+
+TEST_P(PlannedOf, UpdatesInBlocksTakeWhatTheyDo) {
+  install_counting_allocator();
+  const OptimizerInfo& kind = optimizer_named(GetParam());
+  for (const char* policy : kTallPolicies) {
+    for (const int64_t accumulation : {1, 2}) {
+      const bool release = std::string(policy).find("release") != std::string::npos;
+      if (release && accumulation > 1) continue;
+      const PlanRequest r = small_request(
+          policy, at::kBFloat16, {.length = 4, .accumulation = accumulation, .clip = !release},
+          tall_shape(9000), kind);
+      const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
+      for (const Phase phase : {Phase::kGradientNorm, Phase::kOptimizer}) {
+        EXPECT_EQ(plan.at({phase}), real.at({phase})) << policy << str({phase});
+      }
+    }
+  }
+}
+
+// Where matrices have more blocks that are alike.
+TEST_F(Planned, CallsAsManyKernelsForMatricesOfAnyHeight) {
+  const auto calls = [](const char* policy, int64_t intermediate) {
+    int all = 0;
+    const kernels::KernelWatch watch([&](const kernels::KernelCall&) { ++all; });
+    plan_step(small_request(policy, at::kBFloat16, {.length = 4}, tall_shape(intermediate)));
+    return all;
+  };
+  for (const char* policy : kTallPolicies) {
+    if (std::string(policy).find("release") != std::string::npos) continue;
+    EXPECT_LE(calls(policy, 100'000), calls(policy, 30'000)) << policy;
+  }
+}
 
 // What an optimizer says that it holds is what lives more once it is there, planned and real, and
 // does not become more by its updates.

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "compact/base/check.h"
+#include "compact/plan/search.h"
 #include "compact/train/trainer.h"
 #include "tests/config/small_config.h"
 #include "tests/temporary_folder.h"
@@ -41,6 +42,28 @@ TEST(Train, BadInputLeavesNothingBehind) {
   c.set = {};
   spill(folder / "out", "a file");
   EXPECT_THAT(error_of([&] { train(c, console); }), HasSubstr("not a folder"));
+}
+
+// Neither read, which this text would not stand, nor tokenized, which takes long.
+TEST(Train, WhatCannotFitIsRefusedBeforeTheTextIsRead) {
+  const TemporaryFolder folder;
+  spill(folder / "short.txt", "tiny");
+  TrainConfig c = valid_config();
+  c.device = "cpu";
+  c.cache_dir = (folder / "cache").string();
+  c.output_dir = (folder / "out").string();
+  c.train_file = {(folder / "short.txt").string()};
+  c.budget = "1MiB";
+  std::ostringstream console;
+  for (const char* preset : {"exact", "gact-l1"}) {
+    c.preset = preset;
+    EXPECT_THAT(error_of<BudgetError>([&] { train(c, console); }), HasSubstr("of --budget"));
+    c.train_file = {(folder / "missing.txt").string()};
+    EXPECT_THAT(error_of([&] { train(c, console); }), HasSubstr("missing.txt"));
+    c.train_file = {(folder / "short.txt").string()};
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "cache"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
 TEST(Train, NonFiniteLossStopsBeforeTheUpdate) {

@@ -149,6 +149,10 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
   return made;
 }
 
+void check_inputs(const std::vector<std::string>& inputs) {
+  if (inputs.size() != 1 || !is_token_file(inputs[0])) expand_inputs(inputs);
+}
+
 std::string default_cache_folder() {
   const auto given = [](const char* name) {
     const char* const value = std::getenv(name);

@@ -49,6 +49,9 @@ struct CachedTokens {
 CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
                                const std::string& cache_folder, const PrepareOptions& options = {});
 
+// Throws InputError where the inputs of cached_token_file() are missing or of no known kind.
+void check_inputs(const std::vector<std::string>& inputs);
+
 // $COMPACT_CACHE, else $XDG_CACHE_HOME/compact, else $HOME/.cache/compact, else .cache/compact.
 std::string default_cache_folder();
 

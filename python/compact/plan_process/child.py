@@ -111,8 +111,15 @@ class _Step:
         return self._traced(operations, segments)
 
     def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
-        """What a search asks for: a step under a policy, and what it reserves."""
-        self.treat(policy)
+        """What a search asks for: a step under a policy, and what it reserves; -1 of a preset that is not for the model."""
+        try:
+            self.treat(policy)
+        except ValueError:
+            if "\n" in policy:  # lines, which the search has made for the model
+                raise
+            trace = classes.StepTrace(self._outside, operations, segments)
+            trace.stop()
+            return trace, -1
         if segments:
             self._keep_full()
         trace = self.run(operations, segments)
