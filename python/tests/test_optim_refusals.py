@@ -109,3 +109,11 @@ def test_muon_refuses_what_it_cannot_tell_apart():
         compact.optim.Muon((n, nn.Parameter(p.detach().flatten())) for n, p in net.named_parameters())
     with pytest.raises(ValueError, match="momentum must be in"):
         compact.optim.Muon(net, momentum=1.0)
+
+
+def test_lazy_modules():
+    net = nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8))
+    with pytest.raises(ValueError, match="compact.optim.AdamW: parameter 0 of group 0.* is of a lazy module, which has no shape before its first pass"):
+        make("AdamW", net)
+    net(torch.ones(2, 4)).sum().backward()
+    make("AdamW", net).step()

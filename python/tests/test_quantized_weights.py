@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of 4 bits, as of QLoRA: layers run their own forward, and what that saves is held in a scope."""
-import bitsandbytes
 from _device import DEVICE
 from conftest import DECODER, error, gradients, inputs, same
-import peft
 import pytest
 import torch
 from torch import nn
 import transformers
 
 import compact
+
+bitsandbytes, peft = pytest.importorskip("bitsandbytes"), pytest.importorskip("peft")
 
 
 def quantized():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..base.shards import in_process_group, is_sharded, local_of
 from ..base.torch_private import internal_overlap
@@ -57,6 +58,8 @@ def _number(value: Any) -> float | None:
 
 def parameter_problem(p: torch.Tensor, kind: str, group: dict[str, Any], place: str) -> str | None:
     """Why a parameter cannot be updated."""
+    if is_lazy(p):
+        return f"{place} is of a lazy module, which has no shape before its first pass: make the optimizer after it"
     if p.dtype not in WEIGHTS:
         return f"{place} must be float32 or bfloat16, is {name_of(p.dtype)}"
     if isinstance(p, Carrier):
