@@ -423,6 +423,8 @@ def test_a_loss_in_chunks_where_it_is_asked_for(kind):
                 model(**given).loss.backward()
                 model.zero_grad()
         real = meter.peak + plan["rows"][0]["weights"] + 2 * ids.nbytes
+        compact.remove(model)
+        assert "loss: in chunks" in str(compact.report(compact.apply(model, plan)))
         assert plan.policy == "exact" and abs(real - plan["rows"][-1]["peak"]) < 0.02 * real, (real, plan["rows"])
     assert all((a - b).norm() < 1e-5 * b.norm() for a, b in zip(got, wanted))
     compact.remove(model)

@@ -50,7 +50,7 @@ def test_bits_are_those_of_the_model():
         assert torch.equal(got[0], wanted[0]) and same(got[1], wanted[1]), policy
         saved = compact.report(model).saved
         assert saved.stored < 0.6 * saved.bytes, str(saved)
-        assert "own forward: self_attn.q_proj" in str(compact.report(model))
+        assert "own forward: self_attn.q_proj" in str(compact.report(model)) and "with weights of type Params4bit" in str(compact.report(model))
         compact.remove(model)
     compact.apply(model)
     assert error(gradients(model, given)[1], wanted[1]) < 2e-2  # the loss in chunks

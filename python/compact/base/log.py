@@ -8,6 +8,8 @@ log = logging.getLogger("compact")
 class Notes:
     """Lines of the log that are written once for a model."""
 
+    fits_served = False  # a budget holds where its layers are served
+
     def __init__(self):
         self._written: set[str] = set()
 

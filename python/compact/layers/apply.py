@@ -133,9 +133,12 @@ def apply(
     check_module("apply", model)
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"compact.apply: seed must be a whole number of 64 bits, is {seed!r}")
-    planned = isinstance(policy, Plan)
+    if chunked_loss not in (None, True, False):
+        raise TypeError(f"compact.apply: chunked_loss must be True, False or None, is {chunked_loss!r}")
+    chosen = policy if isinstance(policy, Plan) else None
+    if chosen is not None and chunked_loss is None:
+        chunked_loss = chosen.chunked_loss
     policy = _asked_for(policy, budget, batch, chunked_loss, settings)
-    planned |= policy is None
     text = "" if policy is None else policy_text(policy)
     found = _candidates(model)
     if any(STATE in module.__dict__ for module in model.modules()):
@@ -147,13 +150,16 @@ def apply(
         check_version()
     if policy is None:
         try:
-            policy = plan(model, batch, policies=(), budget=budget, chunked_loss=chunked_loss, **settings).policy
+            chosen = plan(model, batch, policies=(), budget=budget, chunked_loss=chunked_loss, **settings)
         except (ValueError, TypeError, torch.OutOfMemoryError) as error:
-            raise type(error)(str(error).replace("compact.plan:", "compact.apply:", 1)) from error
+            raise type(error)("compact.apply:" + str(error).replace("compact.plan:", "").replace("  ", " ")) from None
+        policy = chosen.policy
         text = policy_text(policy)
+    planned = chosen is not None
     if not found:
         return _apply_to_network(model, policy, text, reason, planned, chunked_loss)
     notes = Notes()
+    notes.fits_served = planned and not chosen.whole
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
         problem = problem or layer_problem(module, family)
@@ -339,7 +345,8 @@ def _loss_of(model: nn.Module) -> str:
     states = [m.__dict__[LOSS] for m in model.modules() if LOSS in m.__dict__]
     state = next((state for state in states if state.own_loss is None), states[0] if states else None)
     if state is None:
-        able = any(makes_plain_loss(type(module)) for module in model.modules())
+        text = next((m.__dict__["_compact_policy"][1] for m in model.modules() if "_compact_policy" in m.__dict__), "")
+        able = any(makes_plain_loss(type(module)) for module in model.modules()) and not ops.loss_chunk(text)[0]
         return "the model's own" + "; chunked_loss=True makes it in chunks, in less memory, up to rounding" * able
     if state.own_loss is not None:
         return f"the model's own: {state.own_loss}"

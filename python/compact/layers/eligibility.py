@@ -41,7 +41,8 @@ def submodules_problem(layer: nn.Module, family: Family) -> str | None:
         if module is None:
             return f"it has no {path}"
         if not _derives(plain(module) if is_lora(module) else module, family.product_class):
-            return f"{path} is a {path_of(type(module))}"
+            weight = type(getattr(module, "weight", None))
+            return f"{path} is a {path_of(type(module))}" + f" with weights of type {weight.__name__}" * (weight not in (nn.Parameter, type(None)))
     for path in family.norms.values():
         module = submodule(layer, path)
         if module is None:

@@ -9,7 +9,7 @@ import torch
 
 from ..base.torch_private import version_of
 
-OTHER = "the attention mask is neither causal nor padding at the end"
+OTHER = "the attention mask is neither causal nor padding at the end (but padding at the beginning, packed sequences or the like)"
 
 
 class _Last(threading.local):

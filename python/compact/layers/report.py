@@ -66,9 +66,8 @@ class Report:
             lines = [f"policy {self.name}: {able} of {count} layers can be served" + ("; there was no step yet" if able else "")]
         else:
             served = sum(bool(layer.served) for layer in self.layers)
-            kept = sum(layer.if_kept for layer in self.layers)
-            held = sum(layer.held for layer in self.layers)
-            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {held:,} of {kept:,} bytes held"]
+            kept = sum(layer.if_kept for layer in self.layers) + (self.saved.bytes if self.saved else 0)
+            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
         width = max((len(layer.name) for layer in self.layers), default=0)
         for layer in self.layers:
             if layer.served_as is None:
@@ -83,7 +82,7 @@ class Report:
             lines.append(f"  by their own code: {', '.join(self.rest)}")
         if self.saved:
             again = sum(t.treatment == "recompute" for t in self.saved)
-            lines.append(f"  by their own code, layers that were not served included: {self.saved.stored:,} of {self.saved.bytes:,} bytes held, {again} of {len(self.saved)} saved tensors rebuilt")
+            lines.append(f"  of these by their own code, with layers that were not served: {self.saved.stored:,} of {self.saved.bytes:,} bytes held, {again} of {len(self.saved)} saved tensors rebuilt")
         lines.append(f"  loss: {self.loss}")
         return "\n".join(lines)
 

@@ -252,6 +252,8 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
             state.notes.say(f"layers keep their own forward (the first is {state.name}): {reason}", reason)
         state.own_forward[reason] += 1
         state.served = False
+        if state.notes.fits_served:
+            state.notes.say("the budget was planned for layers that are served, and a pass in which they keep their own forward may take more: plan with `batch` as a dictionary of what such a pass is given")
         begin_scope(state.notes)
         return type(layer).forward(layer, hidden_states, *args, **kwargs)
     if getattr(layer, "gradient_checkpointing", False) and layer.training:

@@ -18,6 +18,7 @@ from ..base.log import log
 from ..base.torch_private import storage_id
 from ..layers import apply, masks
 from ..layers.patched_forward import SCOPE, state_of
+from ..layers.plain_loss import makes_plain_loss
 from ..layers.served_layer import LayerState
 from ..optim import Muon
 from ..optimizers.optimizer import Optimizer
@@ -301,7 +302,7 @@ def answer(asked: dict) -> dict:
     step = _Step(asked)
     if asked["device"] == "cpu" and any(isinstance(m, nn.LSTM) for m in step.model.modules()):
         raise ValueError("compact.plan: what nn.LSTM takes on a CPU is not known: oneDNN runs it as a whole" + known_values.NO_PLAN_NEEDED)
-    rows, failed, whole = [], {}, False
+    rows, failed, whole, in_scope = [], {}, False, False
     for policy in asked["policies"]:
         try:
             if policy in ("plain", "gradient_checkpointing"):
@@ -311,6 +312,7 @@ def answer(asked: dict) -> dict:
                 step.treat(policy)
             row = step.row(policy)
             whole |= _network_of(step.model) is not None
+            in_scope |= any(scope.saved for scope in _scopes_of(step.model))
             if policy not in ("plain", "gradient_checkpointing") and (reason := _why_none(step.model)):
                 raise ValueError(f"no layer would be served: {reason}")
             rows.append(row)
@@ -322,6 +324,8 @@ def answer(asked: dict) -> dict:
         "rows": rows,
         "failed": failed,
         "whole": whole,
+        "in_scope": in_scope,
+        "chunks": step.chunked_loss is None and any(makes_plain_loss(type(m)) for m in step.model.modules()),
         "mask": step.given.get("attention_mask") is not None if "input_ids" in step.given else None,
         "model": type(step.model).__name__,
         "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier)),
@@ -342,6 +346,7 @@ def answer(asked: dict) -> dict:
         except _NoneServed:
             step.treat("exact")
             chosen = None
+        reply["chunks"] &= chosen is None and _network_of(step.model) is not None
         reply |= chosen or _chosen_for_network(step, asked, budget)
         if reply["auto"] is not None:
             step.treat(reply["auto"]["text"])

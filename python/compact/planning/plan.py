@@ -24,6 +24,9 @@ _NO_BLOCKS = "blocks are rebuilt of layers that compact knows (compact.families(
 _speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
 
 
+_ROOM = " with room for values that a plan does not know, as of masks"
+
+
 class Plan(dict):
     """Rows of what a step takes under each policy, in bytes; str() of it is a table.
 
@@ -39,6 +42,8 @@ class Plan(dict):
 
     assumed = False  # its GPU, since none was named and none is here
     whole = False  # no layer is served by itself
+    in_scope = False  # something is held around layers
+    chunked_loss: bool | None = None  # as it was given, for apply()
 
     @property
     def policy(self) -> str | None:
@@ -67,8 +72,8 @@ class Plan(dict):
         for reason in dict.fromkeys(self["failed"].values()):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
             lines.append(f"{', '.join(policies)}: not for this model: " + (_NO_BLOCKS if self.whole and policies == ["recompute"] else reason))
-        if self.whole:
-            lines.append("held as a whole: on a CPU tensors of two values, as dropout's masks, take fewer bytes than are counted here; under a budget a step may take some percent more or less")
+        if self.whole or self.in_scope:
+            lines.append(("held as a whole" if self.whole else "layers that are not served are held in a scope") + ": on a CPU tensors of two values, as dropout's masks, take fewer bytes than are counted here; under a budget a step may take some percent more or less")
         if self.get("policy"):
             row = self["rows"][-1]
             time = f"rebuilding is predicted to add {row['added_seconds']:.3g} s to a step" if row["added_seconds"] is not None else "times are not predicted of a network as a whole"
@@ -188,13 +193,14 @@ def plan(
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
-            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. It takes less with "
+            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes{_ROOM * reply.get('whole', False)}. It takes less with "
+            + ("chunked_loss=True, " if reply["chunks"] else "")
             + ('allow="quantize", ' if "quantize" not in allow else 'allow="quantize,project", ' if reply["projects"] and "project" not in allow else "")
             + "fewer samples or tokens"
             + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
     result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "mask", "gpu", "memory") if key in reply})
-    result.whole = reply["whole"]
+    result.whole, result.in_scope, result.chunked_loss = reply["whole"], reply["in_scope"], chunked_loss
     result.assumed = kind == "cuda" and not card[0]
     if budget is not None:
         result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")
