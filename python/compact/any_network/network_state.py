@@ -55,7 +55,7 @@ def _no_scope(notes: Notes) -> str | None:
     if disabled_saved_tensors_hooks() is not None:
         return "hooks of saved tensors are disabled"
     top = top_saved_tensors_hooks(True)
-    around = top and getattr(getattr(top[0], "of_compact", None), "around", None)  # of another model: this one's are called inside
+    around = top and getattr(top[0], "around", None)  # of another model: this one's are called inside
     return "other hooks of saved tensors are in force" if top and (not around or around is notes) else None
 
 
@@ -98,7 +98,8 @@ class ScopeState:
         thread = threading.get_ident()
         if thread not in self._scopes:
             self._scopes[thread] = saved_tensors(self.policy)
-            self._scopes[thread].warns, self._scopes[thread].around = self.warns, self.around and self.notes
+            self._scopes[thread].warns = self.warns
+            self._scopes[thread].let_others_in(self.notes if self.around else None)
         scope, before = self._scopes[thread], (_pass.begin, _pass.notes)
         scope.model = module
         try:

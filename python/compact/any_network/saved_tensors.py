@@ -138,7 +138,7 @@ def _is_checkpoint(frame) -> bool:
     return frame.f_globals is _checkpoints
 
 
-def _pack_of(owner: saved_tensors, scope, least: int) -> Callable[[Tensor], object]:
+def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
     plain, pack_large, pack_again, pack_small = (Tensor, nn.Parameter), scope.pack, scope.pack_again, scope.pack_small
 
     def pack(t: Tensor):
@@ -151,7 +151,8 @@ def _pack_of(owner: saved_tensors, scope, least: int) -> Callable[[Tensor], obje
         # freed. A detached tensor shares the version, which _unpack compares.
         return t.detach(), version_of(t)
 
-    pack.of_compact = owner
+    pack.of_compact = True
+    pack.around = None  # of a model whose layers are served: others may be entered inside of it, and are called in its place
     return pack
 
 
@@ -219,16 +220,15 @@ class saved_tensors:
         self._rebuilds = ops.slot_treatment(text, "cheap") == "recompute"
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self.model = model
-        self._pack = _pack_of(self, self._scope, least_elements)
+        self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
         self._checked = False
-        self.around = None  # of a model whose layers are served: others may be entered inside of it, and are called in its place
         self.warns = True  # of lines that match nothing; once, where a part is not reached
         self._before = 0  # bytes of the pass before
 
     def __enter__(self) -> saved_tensors:
         top = top_saved_tensors_hooks(True)
-        if top is not None and not getattr(getattr(top[0], "of_compact", None), "around", False):
+        if top is not None and not getattr(top[0], "around", None):
             whose = (
                 "compact.saved_tensors is in force here already"
                 if hasattr(top[0], "of_compact")
@@ -308,6 +308,10 @@ class saved_tensors:
                 f"compact.saved_tensors: {idle}. {hint}",
                 stacklevel=3,
             )
+
+    def let_others_in(self, around: object) -> None:
+        """Lets scopes be entered inside of this one, which are called in its place. `around`: what it is of."""
+        self._pack.around = around
 
     def report(self) -> SavedTensorsReport:
         """What the last pass, or the one that runs, saved until now."""
