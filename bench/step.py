@@ -33,7 +33,7 @@ GROUPS = {
         ("checkpointing", "hf", ["--mode", "checkpoint"]),
         ("off", "ours", ["--preset", "off"]), ("exact", "ours", ["--preset", "exact"]),
         ("every block recomputed", "ours", ["--preset", "recompute"]),
-        *[(f"auto {part}%", "ours", ["--preset", "auto", "--budget", f"{part}%"]) for part in (45, 40, 35, 30, 27)],
+        *[(f"auto {part}%", "ours", ["--preset", "auto", "--budget", f"{part}%"]) for part in (45, 40, 35, 30)],
         ("gact-l1", "ours", ["--preset", "gact-l1"]),
         ("compact n/8", "ours", COMPACT_8)],
     ("f32", 16): [

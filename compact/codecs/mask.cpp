@@ -81,7 +81,8 @@ Encoded encoded(const at::Tensor& bits, const at::Tensor& x, Two two) {
 std::optional<int64_t> bits_bytes(int64_t rows, int64_t n) { return (rows * n + 7) / 8; }
 
 // Bool tensors on any device; on the CPU also tensors of at most two values, such as the mask that
-// dropout multiplies with.
+// dropout multiplies with. A tensor on the meta device has no values: who knows that it is such a
+// mask encodes it.
 class TwoValues final : public Codec {
  public:
   bool takes(const at::Tensor& x) const override {
@@ -99,7 +100,7 @@ class TwoValues final : public Codec {
     const at::Tensor flat = flat_of(x);
     Two two;
     int32_t strays = 0;
-    const bool known = x.scalar_type() == at::kBool;
+    const bool known = x.scalar_type() == at::kBool || x.is_meta();
     COMPACT_CHECK(known || (x.is_cpu() && x.element_size() <= 4 && two_of(flat, two)),
                   "codec mask takes tensors of two values");
     const at::Tensor bits = pack(flat, two.one, 1, two.zero, known ? nullptr : &strays);

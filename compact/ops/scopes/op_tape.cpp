@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compact/codecs/blocks.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/scopes/unseen_impl.h"
 
@@ -304,6 +305,12 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     made.push_back(
         {write.after, -1 - static_cast<int>(at - inputs.begin()), write.t.requires_grad()});
   }
+  if (makes_two_values(*call)) {
+    for (const Made& m : made) m.node->two_values = true;
+    for (const Call::Write& write : call->writes) {
+      write.after->two_values = Geometry::of(write.t).bytes() == write.after->bytes;
+    }
+  }
   sweep();
   if (call->rule->drops && call->record) {
     if (made.size() == 2) {
@@ -345,6 +352,33 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     if (budgeted && m.node->mode == TapeNode::Mode::kHeld) rebuild_->cut(*m.node);
     rebuild_->decide_again(*m.node);
   }
+}
+
+bool OpTape::makes_two_values(const Call& call) const {
+  using TwoValues = OpRule::TwoValues;
+  if (call.rule->two_values != TwoValues::kKeeps) {
+    return call.rule->two_values == TwoValues::kMakes;
+  }
+  const at::Tensor* one = nullptr;
+  for (const at::Tensor& t : call.inputs) {
+    if (!only_counted(t)) return false;  // others can be asked for their values
+    if (t.numel() == 1) continue;
+    if (std::exchange(one, &t)) return false;
+  }
+  if (!one) return false;
+  if (one->scalar_type() == at::kBool) return true;
+  for (const Call::Write& write : call.writes) {
+    if (write.t.is_same(*one)) return write.before->two_values;
+  }
+  const auto known = index_.find(key_of(*one));
+  return known != index_.end() && known->second->two_values;
+}
+
+bool OpTape::has_two_values(const at::Tensor& t) const {
+  const Rebuild::Lock lock(*rebuild_);
+  const auto known = index_.find(key_of(t));
+  return known != index_.end() && !known->second->weak.expired() && known->second->two_values &&
+         known->second->is_unwritten();
 }
 
 void OpTape::note_made(const at::Tensor& t) {

@@ -69,6 +69,9 @@ class OpTape {
   // held. `limit`: what others need to hold it; the recipe must need less.
   std::optional<Saved> save(const at::Tensor& t, size_t row, bool whole, bool outside,
                             const Treatment& codes, std::optional<int64_t> limit);
+  // Whether the operations that made `t` give at most two values, which a tensor without memory
+  // cannot be asked.
+  bool has_two_values(const at::Tensor& t) const;
   Rebuild::Row row(size_t row) const;
   // Rebuild's, of what was saved until now.
   bool keep_within(int64_t budget);
@@ -82,6 +85,7 @@ class OpTape {
   TapeNodePtr put(const at::Tensor& t);
   void note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old,
                   c10::ArrayRef<Geometry> written);
+  bool makes_two_values(const Call& call) const;
   void sweep();
 
   std::shared_ptr<Rebuild> rebuild_;

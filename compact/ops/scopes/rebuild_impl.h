@@ -109,6 +109,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool saved_before = false;  // its storage was, with another content
   bool pinned = false;        // it is held: a policy says so, or it cuts a long path
   bool writing = false;       // the operation that makes it runs
+  bool two_values = false;    // it has at most two values, as its operations say
   uint64_t stream = 0;        // that made it
   std::string name;           // of a parameter or buffer
 

@@ -94,6 +94,19 @@ constexpr OpRule::Statistics kStatistics[] = {
     {"aten::batch_norm_gather_stats", 3, -1}, {"aten::batch_norm_gather_stats_with_counts", 3, -1},
 };
 
+// Results of at most two values: what draws them or fills memory, and what changes values one by one,
+// where one tensor of such values is read and all else that is read are numbers.
+constexpr std::string_view kMakesTwoValues[] = {
+    "bernoulli", "bernoulli_", "fill_",     "full",  "full_like", "new_full", "new_ones",
+    "new_zeros", "ones",       "ones_like", "zero_", "zeros",     "zeros_like",
+};
+static_assert(std::ranges::is_sorted(kMakesTwoValues));
+constexpr std::string_view kKeepsTwoValues[] = {
+    "_to_copy", "add", "add_", "clone", "div", "div_", "mul", "mul_", "neg", "rsub", "sub", "sub_",
+    "where",
+};
+static_assert(std::ranges::is_sorted(kKeepsTwoValues));
+
 OpRule make_rule(const c10::OperatorHandle& op) {
   OpRule rule{.op = op};
   const c10::FunctionSchema& schema = op.schema();
@@ -119,6 +132,14 @@ OpRule make_rule(const c10::OperatorHandle& op) {
   const auto heavy = std::ranges::find(kHeavy, name, &OpRule::Heavy::name);
   if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere)
     rule.heavy = &*heavy;
+  if (name.starts_with(kAten) && !elsewhere) {
+    const std::string_view own = name.substr(kAten.size());
+    if (std::ranges::binary_search(kMakesTwoValues, own)) {
+      rule.two_values = OpRule::TwoValues::kMakes;
+    } else if (std::ranges::binary_search(kKeepsTwoValues, own)) {
+      rule.two_values = OpRule::TwoValues::kKeeps;
+    }
+  }
   rule.drops = name == "aten::native_dropout" && schema.overload_name().empty();
   const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
   if (statistics != std::end(kStatistics)) rule.statistics = &*statistics;

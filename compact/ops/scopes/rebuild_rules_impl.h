@@ -30,6 +30,8 @@ struct OpRule {
   bool writes = false;                // any of its arguments
   c10::SmallVector<bool, 8> written;  // by argument
   bool resizes = false;               // what it writes may get another size first
+  // Tensors of at most two values: what makes them, and what makes others of them that are so, too.
+  enum class TwoValues : uint8_t { kNo, kMakes, kKeeps } two_values = TwoValues::kNo;
   // Running statistics that it writes without saying so: a mean, then a variance.
   struct Statistics {
     const char* name;

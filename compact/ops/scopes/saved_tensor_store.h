@@ -99,7 +99,7 @@ class SavedTensorStore {
   void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.
-  std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, const Treatment& how);
+  std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, Treatment how);
   // If `t` is a copy of a parameter in another type, holds the parameter in its place; else null.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;

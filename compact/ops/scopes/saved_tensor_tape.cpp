@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
+#include "compact/codecs/blocks.h"
 #include "compact/ops/scopes/held_tensor_impl.h"
 #include "compact/ops/scopes/op_names.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
@@ -79,11 +80,17 @@ std::vector<SavedTensor> SavedTensorStore::taped_rows() const {
 
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Tensor& t,
                                                                     SavedTensor& row,
-                                                                    const Treatment& how) {
+                                                                    Treatment how) {
   COMPACT_CHECK(
       how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
       " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
       "take codecs that lose nothing, or rebuild nothing");
+  if (options_.lossless && only_counted(t) && !how.codec() &&
+      at::isFloatingType(t.scalar_type()) && t.element_size() <= 4 &&
+      t.numel() >= options_.least_elements && tape_->has_two_values(t)) {
+    static const Treatment kBits = Treatment::parse("mask");
+    how = how.beginning_with(kBits.first());
+  }
   const size_t number = saved_.size();
   const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
   // There an autograd function of C++ saves, maybe what it made.

@@ -42,8 +42,16 @@ class KnownValues(TorchFunctionMode):
             if missing:
                 raise ValueError(f"a plan has no values: the model asks {func.__name__} of a tensor that depends on its weights{NO_PLAN}")
             return func(*known[0], **known[1])
-        out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        try:
+            out = func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):  # sizes that depend on values
+            if name in ("__getitem__", "__setitem__") and (places := _places_of(args[1])) is not None:
+                return func(args[0], places, *args[2:])
+            known, missing = _known((args, kwargs))
+            if missing:
+                raise
+            return pytree.tree_map(lambda x: with_value(x) if isinstance(x, torch.Tensor) else x, func(*known[0], **known[1]))
         if args and (name in _WRITES or (name.endswith("_") and not name.endswith("__"))):
             self._write(func, args, kwargs)
             return out
@@ -84,6 +92,16 @@ class NumbersOfUpdates(TorchFunctionMode):
                 return 1.0
             raise ValueError(f"compact.plan: a plan has no values: the optimizer asks {func.__name__} of a tensor")
         return func(*args, **(kwargs or {}))
+
+
+def _places_of(index: Any) -> Any:
+    """The index with masks of known values as the places where they are true; None: there are none."""
+    found, any_mask = [], False
+    for part in index if isinstance(index, tuple) else (index,):
+        mask = getattr(part, VALUE, None) if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) else None
+        any_mask |= mask is not None
+        found += [part] if mask is None else map(with_value, mask.nonzero(as_tuple=True))
+    return tuple(found) if any_mask else None
 
 
 def _without_values(func: Callable) -> bool:
