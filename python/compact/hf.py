@@ -15,8 +15,12 @@ from .layers.served_layer import INSTEAD, LayerState
 
 class Callback(TrainerCallback):
     """Keeps the layers that compact serves out of gradient checkpointing, which Trainer switches on
-    for all layers, and writes what they held to the log, as compact_held_bytes. Throws ValueError where
+    for all layers, and writes what they held to the log, as compact_held_bytes. A layer that keeps its own
+    forward in the first step is checkpointed from then on. Throws ValueError where
     gradients would be clipped of which an optimizer with release=True leaves none."""
+
+    def __init__(self):
+        self._cleared = []  # layers, until a step has shown whether they are served
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
@@ -25,13 +29,19 @@ class Callback(TrainerCallback):
                 f"compact.hf.Callback: max_grad_norm is {args.max_grad_norm}, and an optimizer with release=True leaves no gradients "
                 "to clip: TrainingArguments(max_grad_norm=0)"
             )
-        cleared = 0
-        for module in model.modules():
-            if isinstance(state_of(module), LayerState) and getattr(module, "gradient_checkpointing", False):
-                module.gradient_checkpointing = False
-                cleared += 1
-        if cleared:
-            log.warning(f"compact: gradient checkpointing is off for {cleared} layers, which compact serves: {INSTEAD}")
+        self._cleared = [m for m in model.modules() if isinstance(state_of(m), LayerState) and getattr(m, "gradient_checkpointing", False)]
+        for module in self._cleared:
+            module.gradient_checkpointing = False
+        if self._cleared:
+            log.warning(f"compact: gradient checkpointing is off for {len(self._cleared)} layers, which compact serves: {INSTEAD}")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        cleared, self._cleared = self._cleared, []
+        own = [m for m in cleared if isinstance(state_of(m), LayerState) and state_of(m).served is False]
+        for module in own:
+            module.gradient_checkpointing = True
+        if own:
+            log.warning(f"compact: gradient checkpointing is on again for {len(own)} layers, which keep their own forward")
 
     def on_log(self, args, state, control, model=None, logs=None, **kwargs):
         if logs is not None and "loss" in logs:

@@ -198,7 +198,7 @@ def opt(vocab_size=512, **settings):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_plans_of_networks_as_a_whole(dropout):
-    """To 16 bytes; what would be held in bits, as two values of floats, counts as it is."""
+    """To 16 bytes, dropout's masks in bits; where codecs hold them, they count as floats."""
     torch.manual_seed(0)
     ids = torch.randint(10, 500, (2, 64))
     given = {"input_ids": ids, "labels": ids}
@@ -208,7 +208,7 @@ def test_plans_of_networks_as_a_whole(dropout):
     plan = compact.plan(model, given, policies=["plain", *policies, policies[-1]], clip=False)
     again = plan["rows"].pop()
     assert again == plan["rows"][-1]  # whatever was planned before it
-    assert not plan["failed"] and "tensors of two values" in str(plan)
+    assert not plan["failed"] and "floats of two values" in str(plan)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def measured():
@@ -225,7 +225,7 @@ def test_plans_of_networks_as_a_whole(dropout):
     for policy, peak in zip(policies, planned[1:], strict=True):
         compact.apply(model, policy)
         found = measured()
-        if dropout:
+        if dropout and policy == "gact-l1":
             assert found < peak - base < planned[0] - base
         else:  # where the forward pass is highest, without a mask's numbers, which a plan knows
             assert 0 <= found - (peak - base) <= (16 if "heavy" in policy else 0)
@@ -277,7 +277,7 @@ def test_budgets_of_steps_of_networks_as_a_whole(name):
         compact.apply(model, budget="100kB", batch=given, loss=loss)
     assert not hasattr(model, "_compact_policy") and "allow=\"quantize\"" in str(error.value)
     least = int(re.search("lossless' is ([0-9,]+) bytes", str(error.value))[1].replace(",", ""))
-    assert least <= {"OPT": 0.55, "T5": 0.9, "own": 1}[name] * plain
+    assert least <= {"OPT": 0.53, "T5": 0.78, "own": 0.9}[name] * plain
     wanted = None
     parts = 8 if name == "OPT" else 3
     for part in range(parts + 1):
@@ -333,6 +333,23 @@ def test_what_cannot_be_planned_says_what_can_be_done():
     model.__class__ = ReadsValues
     with pytest.raises(ValueError, match="asks item of a tensor that depends on its weights.*saved_tensors"):
         compact.plan(model, {"x": x, "condition": condition}, policies="plain")
+
+
+def test_values_that_follow_from_the_batch_are_known_to_plans():
+    model, loss_of = _any_networks.build("qwen2_vl", "f32")
+    batch = dict(zip(loss_of.__code__.co_freevars, (cell.cell_contents for cell in loss_of.__closure__)))
+    given = {"input_ids": batch["x"], "labels": batch["x"], "pixel_values": batch["pixels"], **batch["more"]}
+    plan = compact.plan(copy.deepcopy(model), given, policies=("plain", "exact"), optimizer=None, clip=False)
+    beside = plan["rows"][0]["weights"] + sum(t.nbytes for t in given.values())
+    for row in plan["rows"]:
+        if row["policy"] == "exact":
+            compact.apply(model, "exact")
+        for _ in range(2):
+            gc.collect()
+            with compact.Meter() as meter:
+                model(**given).loss.backward()
+                model.zero_grad()
+        assert abs(meter.peak + beside - row["peak"]) < 0.005 * row["peak"], row
 
 
 def test_experts_are_planned_and_keep_budgets():

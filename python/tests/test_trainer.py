@@ -114,6 +114,15 @@ def test_gradient_checkpointing_is_taken_back(tmp_path):
     assert [row.calls for row in rows] == [6, 6] and not any(row.own_forward for row in rows)
 
 
+def test_gradient_checkpointing_is_given_back_to_layers_that_are_not_served(tmp_path):
+    _, plain = train(make("llama"), tmp_path / "plain", text(), gradient_checkpointing=True)
+    model = compact.apply(make("llama"), "exact")
+    model.model.layers[1].mlp.register_forward_hook(lambda module, given, output: None)
+    _, got = train(model, tmp_path / "ours", text(), [compact.hf.Callback()], gradient_checkpointing=True)
+    assert got == pytest.approx(plain, abs=2e-4)
+    assert [layer.gradient_checkpointing for layer in model.model.layers] == [False, True]
+
+
 def test_resume(tmp_path):
     settings = {"save_steps": 3}
 

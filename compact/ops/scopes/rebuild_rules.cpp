@@ -94,16 +94,16 @@ constexpr OpRule::Statistics kStatistics[] = {
     {"aten::batch_norm_gather_stats", 3, -1}, {"aten::batch_norm_gather_stats_with_counts", 3, -1},
 };
 
-// Results of at most two values: what draws them or fills memory, and what changes values one by one,
-// where one tensor of such values is read and all else that is read are numbers.
+// Results of at most two values: what draws them or fills memory, and what changes values one by
+// one, where one tensor of such values is read and all else that is read are numbers.
 constexpr std::string_view kMakesTwoValues[] = {
-    "bernoulli", "bernoulli_", "fill_",     "full",  "full_like", "new_full", "new_ones",
+    "bernoulli", "bernoulli_", "fill_",     "full",  "full_like", "new_full",   "new_ones",
     "new_zeros", "ones",       "ones_like", "zero_", "zeros",     "zeros_like",
 };
 static_assert(std::ranges::is_sorted(kMakesTwoValues));
 constexpr std::string_view kKeepsTwoValues[] = {
-    "_to_copy", "add", "add_", "clone", "div", "div_", "mul", "mul_", "neg", "rsub", "sub", "sub_",
-    "where",
+    "_to_copy", "add", "add_", "clone", "div",  "div_",  "mul",
+    "mul_",     "neg", "rsub", "sub",   "sub_", "where",
 };
 static_assert(std::ranges::is_sorted(kKeepsTwoValues));
 

@@ -85,9 +85,8 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
       how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
       " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
       "take codecs that lose nothing, or rebuild nothing");
-  if (options_.lossless && only_counted(t) && !how.codec() &&
-      at::isFloatingType(t.scalar_type()) && t.element_size() <= 4 &&
-      t.numel() >= options_.least_elements && tape_->has_two_values(t)) {
+  if (options_.lossless && only_counted(t) && !how.codec() && at::isFloatingType(t.scalar_type()) &&
+      t.element_size() <= 4 && t.numel() >= options_.least_elements && tape_->has_two_values(t)) {
     static const Treatment kBits = Treatment::parse("mask");
     how = how.beginning_with(kBits.first());
   }

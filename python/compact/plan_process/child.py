@@ -134,8 +134,15 @@ class _Step:
 
     def largest_saved(self) -> int:
         """Bytes of the largest tensor that the last pass saved in a scope."""
+        return max((t.bytes for t in self._saved()), default=0)
+
+    def holds_by_values(self) -> bool:
+        """Whether values decide in how many bytes the last pass holds a tensor: indices, which are held in the narrowest type."""
+        return any(t.dtype == torch.int64 and t.treatment == "keep" and t.bytes >= 8 * 1024 for t in self._saved())
+
+    def _saved(self) -> list[Any]:
         reports = filter(None, (scope.saved for scope in _scopes_of(self.model)))
-        return max((t.bytes for report in reports for t in report if not t.parameter), default=0)
+        return [t for report in reports for t in report if not t.parameter]
 
     def _keep_full(self) -> None:
         """Says to the blocks which gradients apply() would refuse to project."""

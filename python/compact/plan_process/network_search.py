@@ -25,9 +25,9 @@ class Found:
 class NetworkSearch:
     """Remembers what it has planned. The same budget has the same answer.
 
-    Values decide what some networks hold, as of dropout's masks and of experts' indices, which a plan does not know:
-    a pass may then let a tensor go earlier or later. So what a step takes counts with one more, the largest, under a
-    part, and with a quarter of it for masks and indices, which are made while it is there.
+    Under a part a pass may let a tensor go an operation earlier or later than its plan, so that what a step takes
+    counts with one more, the largest. Values decide what some networks hold, as of experts' indices: these are counted
+    with a quarter of it for their codes, which are made while it is there.
     """
 
     def __init__(self, step: Any, allow: str):
@@ -63,8 +63,9 @@ class NetworkSearch:
             self._step.treat(text)
             # The first pass of a network does not know yet how much a pass saves.
             reserved = max(self._step.reserved(self._step.run()) for _ in range(1 if part is None else 2))
-            if name != "off":
-                reserved += self._step.largest_saved() * (1 if part is None else 5) // 4
+            largest = self._step.largest_saved()
+            reserved += largest if part is not None else 0
+            reserved += largest // 4 if name in _ROUNDED or (name != "off" and self._step.holds_by_values()) else 0
             self._known[text] = Found(text, reserved, exact and not lines, exact)
         return self._known[text]
 

@@ -73,7 +73,7 @@ class Plan(dict):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
             lines.append(f"{', '.join(policies)}: not for this model: " + (_NO_BLOCKS if self.whole and policies == ["recompute"] else reason))
         if self.whole or self.in_scope:
-            lines.append(("held as a whole" if self.whole else "layers that are not served are held in a scope") + ": on a CPU tensors of two values, as dropout's masks, take fewer bytes than are counted here; under a budget a step may take some percent more or less")
+            lines.append(("held as a whole" if self.whole else "layers that are not served are held in a scope") + ": codecs take fewer bytes on a CPU for floats of two values, as dropout's masks, than are counted here; under a budget a step may take one tensor more or less")
         if self.get("policy"):
             row = self["rows"][-1]
             time = f"rebuilding is predicted to add {row['added_seconds']:.3g} s to a step" if row["added_seconds"] is not None else "times are not predicted of a network as a whole"
