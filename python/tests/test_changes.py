@@ -2,6 +2,7 @@
 """Forwards, losses and arguments that are changed, before or after apply(): results are the model's own."""
 import contextlib
 import copy
+import functools
 import gc
 import types
 import weakref
@@ -12,6 +13,8 @@ import pytest
 import torch
 import transformers
 from transformers import modeling_utils
+from transformers.loss import loss_utils
+from transformers.models.llama import modeling_llama
 
 import compact
 
@@ -32,15 +35,20 @@ def patched(owner, name, value):
         setattr(owner, name, before)
 
 
-@pytest.mark.parametrize("cls", ["LlamaMLP", "LlamaDecoderLayer", "LlamaRMSNorm"])
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("cls", ["LlamaMLP", "LlamaAttention", "LlamaDecoderLayer", "LlamaRMSNorm", "Linear"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_classes_patched(cls, when):
-    owner = getattr(transformers.models.llama.modeling_llama, cls)
+def test_classes_patched(cls, when, wraps):
+    """Also where functools.wraps gives the other function the name and the module of the first."""
+    owner = getattr(torch.nn if cls == "Linear" else modeling_llama, cls)
     own = owner.forward
 
     def other(self, *args, **kwargs):
-        return 0.5 * own(self, *args, **kwargs)
+        y = own(self, *args, **kwargs)
+        return (0.5 * y[0], *y[1:]) if isinstance(y, tuple) else 0.5 * y
 
+    if wraps:
+        other = functools.wraps(own)(other)
     given = inputs("llama")
     model = make("llama")
     if when == "after":
@@ -51,6 +59,105 @@ def test_classes_patched(cls, when):
             with contextlib.suppress(ValueError):  # no layer can be served
                 compact.apply(model)
         assert error(gradients(model, given)[1], wanted) < 1e-4
+
+
+@pytest.mark.parametrize("name,attention", [("apply_rotary_pos_emb", "sdpa"), ("eager_attention_forward", "eager"), ("repeat_kv", "eager")])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_functions_patched(name, attention, when):
+    own = getattr(modeling_llama, name)
+
+    def other(first, *args, **kwargs):
+        if name == "eager_attention_forward":
+            return own(first, 2 * args[0], *args[1:], **kwargs)
+        return own(2 * first, *args, **kwargs)
+
+    def made():
+        model = make("llama")
+        model.set_attn_implementation(attention)
+        return model
+
+    given, model = inputs("llama"), made()
+    if when == "after":
+        compact.apply(model)
+    with patched(modeling_llama, name, other):
+        wanted = gradients(made(), given)[1]
+        if when == "before":
+            compact.apply(model)
+        assert error(gradients(model, given)[1], wanted) < 1e-4
+    assert f"{name} of {modeling_llama.__name__} was replaced" in str(compact.report(model))
+
+
+def bidirectional(model):
+    for layer in model.model.layers:
+        layer.self_attn, before = type(layer.self_attn)(model.config, layer.self_attn.layer_idx), layer.self_attn
+        layer.self_attn.load_state_dict(before.state_dict())
+        layer.self_attn.is_causal = False
+
+
+def scaling(model):
+    model.set_attn_implementation("eager")
+    for layer in model.model.layers:
+        layer.self_attn.scaling = torch.nn.Parameter(torch.tensor(0.4))
+
+
+def of_granite(kind):
+    def change(model):
+        for layer in model.model.layers:
+            value = torch.tensor(layer.__dict__.pop("residual_multiplier"))
+            if kind == "parameter":
+                layer.residual_multiplier = torch.nn.Parameter(value)
+            else:
+                layer.register_buffer("residual_multiplier", value)
+
+    return change
+
+
+def halves(model):
+    rotary = model.model.rotary_emb
+
+    def differ(module, given, output):
+        return tuple(torch.cat([t[..., : t.size(-1) // 2], 0.9 * t[..., t.size(-1) // 2 :]], -1) for t in output)
+
+    rotary.register_forward_hook(differ)
+
+
+def eps(model):
+    for layer in model.model.layers:
+        del layer.input_layernorm.variance_epsilon
+        layer.input_layernorm.variance_epsilon = torch.nn.Parameter(torch.tensor(1e-3))
+
+
+@pytest.mark.parametrize(
+    "name,change", [("llama", bidirectional), ("llama", scaling), ("granite", of_granite("parameter")), ("granite", of_granite("buffer")), ("llama", halves), ("llama", eps)]
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_modules_and_numbers_replaced(name, change, when):
+    own, model, given = make(name), make(name), inputs(name)
+    if when == "after":
+        compact.apply(model)
+    change(own)
+    change(model)
+    if when == "before":
+        compact.apply(model)
+    wanted, got = gradients(own, given), gradients(model, given)
+    assert len(wanted[1]) == len(got[1]) and abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
+
+
+def test_a_layer_twice_with_a_cache():
+    own, model, given = make("llama"), make("llama"), inputs("llama") | {"use_cache": True}
+    for one in (own, model):
+        one.model.layers[1] = one.model.layers[0]
+    compact.apply(model)
+    wanted, got = gradients(own, given), gradients(model, given)
+    assert abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
+
+
+def test_embeddings_of_another_type():
+    own, model, given = make("llama"), make("llama"), inputs("llama")
+    for one in (own, model):
+        one.model.embed_tokens.bfloat16()
+    compact.apply(model)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
 
 
 def test_another_function_for_attention():
@@ -77,6 +184,15 @@ class Halved(transformers.LlamaForCausalLM):
         return out
 
 
+class Penalized(transformers.LlamaForCausalLM):
+    @functools.wraps(transformers.LlamaForCausalLM.forward)
+    def forward(self, *args, labels=None, **kwargs):
+        out = super().forward(*args, labels=labels, **kwargs)
+        if labels is not None:
+            out.loss = out.loss + 0.01 * out.logits.float().logsumexp(-1).square().mean()
+        return out
+
+
 def halved_forward(model):
     own = model.forward
 
@@ -97,22 +213,31 @@ def hook_on_head(model):
     model.lm_head.register_forward_hook(lambda module, args, y: y / 2)
 
 
-@pytest.mark.parametrize("change", [halved_forward, halved_head, hook_on_head, "subclass"])
+def test_another_function_for_the_loss():
+    own = loss_utils.fixed_cross_entropy
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model)
+    with patched(loss_utils, "fixed_cross_entropy", lambda *args, **kwargs: 2 * own(*args, **kwargs)):
+        wanted, got = gradients(make("llama"), given), gradients(model, given)
+    assert abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
+
+
+@pytest.mark.parametrize("change", [halved_forward, halved_head, hook_on_head, Halved, Penalized])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_losses(change, when):
     given = inputs("llama")
     models = []
     for _ in range(2):
         model = make("llama")
-        if change == "subclass":
-            other = Halved(transformers.LlamaConfig(**DECODER))
+        if isinstance(change, type):
+            other = change(transformers.LlamaConfig(**DECODER))
             other.load_state_dict(model.state_dict())
             model = other.train()
         models.append(model)
     own, model = models
     if when == "after":
         compact.apply(model)
-    if change != "subclass":
+    if not isinstance(change, type):
         change(own)
         change(model)
     if when == "before":

@@ -52,6 +52,18 @@ def test_settings_that_there_are_not(name):
         compact.optim.AdamW(parameters((3, 3)), **{name: True})
 
 
+@pytest.mark.parametrize("name, value", [("amsgrad", True), ("maximize", True), ("differentiable", True), ("decoupled_weight_decay", False)])
+def test_settings_of_groups_that_there_are_not(name, value):
+    p = parameters((3, 3))
+    with pytest.raises(ValueError, match=f"{name}={value} is not supported"):
+        compact.optim.AdamW([{"params": p, name: value, "weight_decay": 0.1}])
+    optimizer = compact.optim.AdamW(p, weight_decay=0.1)
+    optimizer.param_groups[0][name] = value
+    p[0].grad = torch.ones(3, 3)
+    with pytest.raises(ValueError, match=f"{name}={value} is not supported"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.complex64])
 def test_types_of_parameters(dtype):
     a, b = parameters((3, 3)), nn.Parameter(torch.zeros(3, 3, dtype=dtype))

@@ -2,7 +2,6 @@
 """LoRA (Hu et al. 2021): adapters of peft around the products of a layer, which a block can compute."""
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from ..base.library import TYPES
 from ..base.torch_private import parameters_of, submodules_of
-from ..base.type_names import base_of_path, is_forward_of, name_of
+from ..base.type_names import base_of_path, code_of, is_forward_of, name_of, origin_of
 
 LORA = "peft.tuners.lora.layer.Linear"
 Row = tuple[str, int, int, float, float]  # product, which of its matrices, rank, scale, dropout
@@ -30,8 +29,8 @@ def has_bias(product: nn.Module) -> bool:
 def is_lora(module: nn.Module) -> bool:
     if base_of_path(type(module), LORA) is None or not is_forward_of(type(module), LORA):  # derived, or patched
         return False
-    helper = inspect.unwrap(type(module)._cast_input_dtype)
-    return helper.__module__.startswith("peft.") and "_cast_input_dtype" not in module.__dict__
+    helper = code_of(type(module)._cast_input_dtype)
+    return origin_of(helper).startswith("peft.") and "_cast_input_dtype" not in module.__dict__
 
 
 def adapter_problem(module: nn.Module) -> str | None:

@@ -102,12 +102,22 @@ def rotary_tables(arguments: dict, x: torch.Tensor) -> tuple[torch.Tensor, torch
     return _tables_of_pass(cos, sin)
 
 
-def _tables_of_pass(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _halves_differ(cos: torch.Tensor, sin: torch.Tensor) -> bool:
+    """Whether a row's halves are not alike. On a GPU, which would be waited for, in one pass of 1,024."""
+    if cos.is_meta or (not cos.is_cpu and _pass.number % 1024 != 1):
+        return False
+    half = cos.size(-1) // 2
+    return any(not torch.equal(t[..., :half], t[..., half:]) for t in (cos, sin))
+
+
+def _tables_of_pass(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | str:
     known = cos.__dict__.get(STATE)  # layers of one pass get the same tensors
     key = (_pass.number, version_of(cos), version_of(sin))
     if known is not None and known[2] is sin and known[3] == key:
         return known[0], known[1]
-    half = cos.size(-1) // 2  # both halves of a row are alike
+    if _halves_differ(cos, sin):
+        return "the two halves of its position embeddings differ"
+    half = cos.size(-1) // 2
     tables = [t.detach()[..., :half].reshape(-1, half).to(torch.float32).contiguous() for t in (cos, sin)]
     cos.__dict__[STATE] = (*tables, sin, key)
     return tables[0], tables[1]

@@ -2,15 +2,15 @@
 """Whether a block of the library computes what the modules of a layer compute."""
 from __future__ import annotations
 
-import inspect
+from numbers import Real
 
 from torch import nn
 
 from ..base.library import TYPES
-from ..base.type_names import base_of_path, name_of, path_of
+from ..base.type_names import base_of_path, code_of, name_of, origin_of, path_of
 from .adapters import adapter_problem, is_lora, plain
 from .families import Family
-from .layer_numbers import submodule
+from .layer_numbers import NUMBERS, submodule
 
 # Modules inside a layer run code of these origins; code of any other origin may compute anything.
 _KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
@@ -49,7 +49,23 @@ def submodules_problem(layer: nn.Module, family: Family) -> str | None:
             return f"it has no {path}"
         if not _is_norm(module, family.kind == "gated"):
             return f"{path} is a {path_of(type(module))}"
-    return _foreign_code(layer, family)
+    return _foreign_code(layer, family) or parameters_problem(other_modules(layer, family))
+
+
+def other_modules(layer: nn.Module, family: Family) -> list[tuple[str, nn.Module]]:
+    """The modules of a layer that have no weights, but for those inside of adapters, with their names."""
+    of_weights = [path for paths in family.products.values() for path in paths] + list(family.norms.values())
+    return [(name, m) for name, m in layer.named_modules() if not any(name == path or name.startswith(path + ".") for path in of_weights)]
+
+
+def parameters_problem(modules: list[tuple[str, nn.Module]]) -> str | None:
+    """Which module, if any, has a parameter of its own, or a number of the layer's as a tensor: no block reads them."""
+    for name, module in modules:
+        inside = module.__dict__
+        for key in (*inside["_parameters"], *inside["_buffers"]):
+            if inside["_parameters"].get(key) is not None or key in NUMBERS:
+                return f"{name + '.' if name else ''}{key} is a {type(getattr(module, key)).__name__}"
+    return None
 
 
 def _derives(module: nn.Module, path: str) -> bool:
@@ -62,17 +78,17 @@ def _is_norm(module: nn.Module, rms: bool) -> bool:
         known = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
         return known and module.weight is not None and module.bias is not None
     name = next((c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models.")), "")
-    return name.endswith("RMSNorm") and hasattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon")
+    return name.endswith("RMSNorm") and isinstance(getattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon", None), Real)
 
 
 def _foreign_code(layer: nn.Module, family: Family) -> str | None:
     """Which submodule runs code that is neither of torch, nor of LoRA, nor of the layer's own file."""
-    own = inspect.unwrap(type(layer).forward).__module__
+    own = origin_of(code_of(type(layer).forward))
     products = {submodule(layer, path) for paths in family.products.values() for path in paths}
     for name, module in layer.named_modules():
         if module in products and is_lora(module):
             continue
-        origin = inspect.unwrap(type(module).forward).__module__
+        origin = origin_of(code_of(type(module).forward))
         if origin != own and not origin.startswith(_KNOWN_CODE):
             return f"{name or 'its forward'} runs code of {origin}"
     return None

@@ -15,6 +15,9 @@ from ..base.torch_private import submodules_of
 from .adapters import has_bias, plain
 
 
+NUMBERS = frozenset({"attention_dropout", "head_dim", "residual_multiplier", "scaling", "use_rope"})  # attributes that are read
+
+
 def submodule(layer: nn.Module, path: str) -> nn.Module | None:
     """layer.a.b of "a.b", or None."""
     for name in path.split("."):
@@ -41,7 +44,7 @@ def _gelu_tanh(module: Any) -> bool:
 
 
 def _eps(norm: nn.Module) -> float | None:
-    return norm.__dict__.get("variance_epsilon", norm.__dict__.get("eps"))
+    return norm.__dict__.get("variance_epsilon", norm.__dict__.get("eps"))  # None: it is a tensor
 
 
 def _eps_differ(norms: Iterable[nn.Module]) -> str | None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from ..base.library import can_compute_on, kind_of, ops, TYPES
 from ..base.log import Notes
 from ..base.torch_private import has_global_hooks, HOOKS, under_transform
+from ..base.type_names import code_of, origin_of
 from .call_arguments import CACHES
 from .patched_forward import Forward, LOSS, STATE
 from .plain_loss import makes_plain_loss
@@ -45,6 +46,8 @@ def takes_cache(module: nn.Module) -> bool:
     of its class and may be asked for a cache."""
     if not type(module).__mro__[0].__module__.startswith("transformers.models.") and not makes_plain_loss(type(module)):
         return False
+    if any(len(set(layers)) < len(layers) for layers in module.modules() if isinstance(layers, nn.ModuleList)):
+        return False  # a layer that runs twice finds in its cache what it has put there
     return "forward" not in module.__dict__ and "use_cache" in inspect.signature(type(module).forward).parameters
 
 
@@ -64,7 +67,7 @@ def _only_of_shards(head: nn.Module) -> bool:
 
 
 def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
-    from transformers.loss.loss_utils import ForCausalLMLoss
+    from transformers.loss.loss_utils import fixed_cross_entropy, ForCausalLMLoss
 
     if not model.training:
         return "the model is in eval mode; model.train() changes that"
@@ -75,7 +78,8 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
         return f"lm_head was replaced by another {type(head).__name__}: apply once that is done"
     if not isinstance(head.__dict__.get("forward"), Forward):
         return "the forward of lm_head was replaced"
-    if inspect.unwrap(type(head).forward) is not nn.Linear.forward or head.bias is not None:
+    own = code_of(type(head).forward)
+    if own is not code_of(nn.Linear.forward) or origin_of(own) != nn.Linear.__module__ or head.bias is not None:
         return "lm_head is not a plain Linear without a bias"
     if not _only_of_shards(head) or has_global_hooks():
         return "lm_head has a hook"
@@ -83,12 +87,15 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
         return "a transform of torch.func or forward-mode differentiation runs"
     if getattr(model.config, "final_logit_softcapping", None) is not None:
         return "its logits are capped (final_logit_softcapping)"
-    if model.loss_function is not ForCausalLMLoss:
+    patched = origin_of(fixed_cross_entropy) != ForCausalLMLoss.__module__ or origin_of(functional.cross_entropy) != functional.__name__
+    if model.loss_function is not ForCausalLMLoss or patched:
         return "the model has a loss_function of its own"
-    if kwargs.get("logits_to_keep", 0) != 0:
+    keep = kwargs.get("logits_to_keep", 0)
+    if isinstance(keep, torch.Tensor) or keep != 0:
         return "logits_to_keep is given"
     config = model.config.get_text_config()
-    if kwargs.get("output_router_logits", getattr(config, "output_router_logits", False)):
+    routed = kwargs.get("output_router_logits")
+    if getattr(config, "output_router_logits", False) if routed is None else routed:
         return "the loss of its router is asked for (output_router_logits)"
     if kwargs.get("return_dict") is False or not getattr(model.config, "return_dict", True):
         return "a tuple is to be returned (return_dict)"

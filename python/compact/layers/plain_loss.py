@@ -8,6 +8,8 @@ import inspect
 import textwrap
 from collections.abc import Callable
 
+from ..base.type_names import code_of, origin_of
+
 # A block that is passed over, since what it needs is asked in every pass.
 _CAPPED, _ROUTED = "self.config.final_logit_softcapping", "output_router_logits"
 
@@ -16,12 +18,12 @@ def makes_plain_loss(cls: type) -> bool:
     """Whether its forward, read as text, has `logits = self.lm_head(...)`, `loss = self.loss_function(...)` of them and
     `labels`, and gives both back; nothing else reads or writes `logits` or `labels`, or writes `loss`, but a cap of
     logits and, where output_router_logits is given, the loss of a router. Only of transformers' own code."""
-    return _is_plain(inspect.unwrap(cls.forward))
+    return _is_plain(code_of(cls.forward))
 
 
 @functools.cache
 def _is_plain(forward: Callable) -> bool:
-    if not (forward.__module__ or "").startswith("transformers.models."):
+    if not origin_of(forward).startswith("transformers.models."):
         return False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))

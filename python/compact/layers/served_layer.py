@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import inspect
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -18,11 +19,11 @@ from ..base.torch_private import (
     top_saved_tensors_hooks, under_transform, without_torch_function,
 )  # fmt: skip
 from ..base.transformers_private import RECORDERS, records_attention
-from ..base.type_names import is_forward_of, path_of
+from ..base.type_names import code_of, functions_of, is_forward_of, origin_of, OWN_CODE, path_of
 from ..projected_weights.carriers import Carrier, check_carrier, NAME as CARRIER, Projected
 from . import call_arguments
 from .adapters import active_adapters, adapter_problem, is_lora, plain, Row
-from .eligibility import submodules_problem
+from .eligibility import other_modules, parameters_problem, submodules_problem
 from .families import Family
 from .layer_numbers import submodule
 from .patched_forward import STATE
@@ -41,7 +42,6 @@ class LayerState:
         self.projected: dict[str, Any] = {}  # projections of gradients, by product
         # By position, after the module and the hidden states.
         self.arguments = tuple(inspect.signature(inspect.unwrap(type(layer).forward)).parameters)[2:]
-        self.attention = submodule(layer, family.attention)
         self.own = None  # the forward of its class, once it is known to be the family's
         self.calls = 0
         self.own_forward: collections.Counter[str] = collections.Counter()
@@ -51,6 +51,7 @@ class LayerState:
     def _read_modules(self, layer: nn.Module) -> None:
         """Takes note of the modules of a layer that can be served."""
         self.problem: str | None = None  # why its modules cannot be served
+        self.attention = submodule(layer, self.family.attention)
         self.adapted = []  # products with adapters around them: module, name, which of its matrices
         for product, paths in self.family.products.items():
             for part, path in enumerate(paths):
@@ -58,6 +59,8 @@ class LayerState:
                     self.adapted.append((submodule(layer, path), product, part))
         self._make_block(layer, self.family.numbers(layer), self._adapters())
         self.watched = self._watch(layer)
+        self.others = other_modules(layer, self.family)[1:]  # without the layer itself, which has this state
+        self.functions = None
 
     def _adapters(self) -> list[tuple[Row, nn.Module, nn.Module]]:
         return [adapter for adapted in self.adapted for adapter in active_adapters(*adapted)]
@@ -74,6 +77,7 @@ class LayerState:
         sources = [self._source(layer, full) for full in names]
         self.sources = [(module, parameters_of(module), name) for module, name in sources]
         self.norms = [i for i, full in enumerate(names) if full.rsplit(".", 1)[0] in self.family.norms]
+        self.product = next(i for i, full in enumerate(names) if i not in self.norms and full.endswith(".weight") and ".adapter." not in full)
         bases = [(i, full.removesuffix("." + CARRIER)) for i, full in enumerate(names)]
         self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
 
@@ -121,7 +125,7 @@ class LayerState:
     def __getstate__(self):
         # Functions that decorators made cannot be pickled: __setstate__ reads them from the classes.
         watched = [row[:3] for row in self.watched]
-        return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None}
+        return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None, "functions": None}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -157,7 +161,17 @@ class LayerState:
             problem = adapter_problem(module)
             if problem:
                 return f"{product}: {problem}"
+        if self.functions is None:
+            self.functions = functions_of(code_of(type(m).forward) for m in (layer, *(m for _, m in self.others)))
+        for names, name, function in self.functions:
+            if names.get(name) is not function or not origin_of(function).startswith(OWN_CODE):
+                return f"{name} of {names['__name__']} was replaced"
+        if problem := parameters_problem([("", layer), *self.others]):
+            return problem
         numbers, adapters = self.family.numbers(layer), self._adapters()
+        for key, number in numbers.items():
+            if not isinstance(number, Real):
+                return f"its {key} is not a number"
         if adapters != self.adapters:
             return self._changed(layer, "its adapters were changed")
         if numbers != self.numbers:
@@ -197,6 +211,8 @@ class LayerState:
         for norm in self.norms:
             if weights[norm].dtype not in (torch.float32, x.dtype):
                 return f"its norms are {weights[norm].dtype}, what they read is {x.dtype}"
+        if not torch.is_autocast_enabled(kind) and weights[self.product].dtype != x.dtype:
+            return f"its weights are {weights[self.product].dtype}, what they read is {x.dtype}"
         return self._saved_tensors_problem()
 
     @staticmethod

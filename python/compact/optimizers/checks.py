@@ -33,6 +33,11 @@ def settings_problem(kind: str, group: dict[str, Any]) -> str | None:
     for key, value in _settings(group).items():
         if _number(value) is None:
             return f"{key} must be a number, is {value!r}"
+    for key in ("amsgrad", "maximize", "differentiable"):
+        if group.get(key):
+            return f"{key}=True is not supported, by itself or in a group"
+    if group.get("decoupled_weight_decay", True) is False and group["weight_decay"]:
+        return "decoupled_weight_decay=False is not supported: weight decay is no part of gradients here"
     if kind not in MOMENTS:
         return f"kind of a group must be one of {', '.join(MOMENTS)}, is {kind!r}"
     return None
