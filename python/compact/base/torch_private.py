@@ -20,6 +20,7 @@ __all__ = ["has_global_hooks", "pytree"]
 # Modules.
 submodules_of = operator.attrgetter("_modules")
 parameters_of = operator.attrgetter("_parameters")
+buffers_of = operator.attrgetter("_buffers")
 HOOKS = FORWARD_HOOKS, FORWARD_PRE_HOOKS, BACKWARD_HOOKS, BACKWARD_PRE_HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip

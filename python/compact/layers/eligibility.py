@@ -7,6 +7,7 @@ from numbers import Real
 from torch import nn
 
 from ..base.library import TYPES
+from ..base.torch_private import buffers_of, parameters_of
 from ..base.type_names import base_of_path, code_of, name_of, origin_of, path_of
 from .adapters import adapter_problem, is_lora, plain
 from .families import Family
@@ -61,9 +62,9 @@ def other_modules(layer: nn.Module, family: Family) -> list[tuple[str, nn.Module
 def parameters_problem(modules: list[tuple[str, nn.Module]]) -> str | None:
     """Which module, if any, has a parameter of its own, or a number of the layer's as a tensor: no block reads them."""
     for name, module in modules:
-        inside = module.__dict__
-        for key in (*inside["_parameters"], *inside["_buffers"]):
-            if inside["_parameters"].get(key) is not None or key in NUMBERS:
+        parameters = parameters_of(module)
+        for key in (*parameters, *buffers_of(module)):
+            if parameters.get(key) is not None or key in NUMBERS:
                 return f"{name + '.' if name else ''}{key} is a {type(getattr(module, key)).__name__}"
     return None
 
