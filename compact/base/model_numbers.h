@@ -13,8 +13,6 @@ namespace compact {
 template <class T>
 using KeyedValues = std::vector<std::pair<const char*, T>>;
 
-// From 1 to 2^31 - 1; num_hidden_layers and n_layer to 4096.
-void check_sizes(const KeyedValues<int64_t>& sizes, std::string_view where);
 void check_positive(const KeyedValues<double>& values, std::string_view where);
 
 }  // namespace compact

@@ -54,4 +54,11 @@ void label_rows(ConfigRows& rows, std::vector<std::string>& labels) {
   write_labels(labels, rows.written());
 }
 
+void class_rows(ConfigRows& rows, int64_t& classes, std::vector<std::string>& labels) {
+  if (labels.empty()) labels = numbered_labels(classes);
+  label_rows(rows, labels);
+  classes = static_cast<int64_t>(labels.size());
+  if (labels == numbered_labels(classes)) labels.clear();
+}
+
 }  // namespace compact

@@ -19,6 +19,8 @@ void write_labels(const std::vector<std::string>& labels, nlohmann::json& config
 // These rows, of 1 to 2^20 labels.
 constexpr int64_t kMostLabels = 1 << 20;
 void label_rows(ConfigRows& rows, std::vector<std::string>& labels);
+// The same of `classes` classes, whose names are none where they are only numbered.
+void class_rows(ConfigRows& rows, int64_t& classes, std::vector<std::string>& labels);
 // LABEL_0, LABEL_1, ...: what classes without names are called.
 std::vector<std::string> numbered_labels(int64_t count);
 

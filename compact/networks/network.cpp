@@ -178,7 +178,7 @@ void Network::treat_parameters() {
                 "`grad ... = frozen` of every parameter leaves nothing to train");
   COMPACT_CHECK(named || !policy_.has(PolicyKind::kGrad),
                 "the policy or preset projects gradients of the matrices of transformer blocks, "
-                "which this network has not");
+                "which this network lacks");
   policy_.check_patterns(PolicyKind::kMoment, names);
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "compact/base/text.h"
+#include "compact/plan/step_time.h"
 
 namespace compact {
 namespace {
@@ -12,30 +13,16 @@ namespace {
 constexpr const char* kParts[] = {"forward", "loss", "backward", "gradient norm",
                                   "adamw",   "fold", "optimizer"};
 
-// Null: no part of the step.
-const char* part_name(const Operation& o) {
+// Empty: no part of the step.
+std::string_view part_name(const Operation& o) {
+  const Phase phase = o.moment.phase;
   if (o.name.starts_with("adamw")) return "adamw";
   if (o.name.starts_with("fold")) return "fold";
-  switch (o.moment.phase) {
-    case Phase::kStart:
-    case Phase::kBatch:
-      return nullptr;
-    case Phase::kForward:
-    case Phase::kForwardOf:
-      return "forward";
-    case Phase::kLoss:
-      return "loss";
-    case Phase::kBackwardOf:
-      return o.moment.part == "loss" ? "loss" : "backward";
-    case Phase::kBackward:
-    case Phase::kBackwardBefore:
-      return "backward";
-    case Phase::kGradientNorm:
-      return "gradient norm";
-    case Phase::kOptimizer:
-      return "optimizer";
-  }
-  return nullptr;
+  if (phase == Phase::kStart || phase == Phase::kBatch) return "";
+  if (is_of_loss(o)) return "loss";
+  if (phase == Phase::kForward || phase == Phase::kForwardOf) return "forward";
+  if (phase == Phase::kGradientNorm) return "gradient norm";
+  return phase == Phase::kOptimizer ? "optimizer" : "backward";
 }
 
 }  // namespace
@@ -50,8 +37,7 @@ StepLaunches launches_of(std::span<const Operation> operations) {
   for (const char* part : kParts) {
     int64_t launches = 0;
     for (const Operation& o : operations) {
-      const char* const own = part_name(o);
-      if (own && std::string_view(own) == part) launches += o.launches;
+      if (part_name(o) == part) launches += o.launches;
     }
     if (launches > 0) all.parts.emplace_back(part, launches);
   }

@@ -11,7 +11,7 @@ enum Part { kProducts, kOtherLayers, kCodecs, kLoss, kOptimizer };
 Part part_of(const Operation& o) {
   const Phase phase = o.moment.phase;
   if (phase == Phase::kGradientNorm || phase == Phase::kOptimizer) return kOptimizer;
-  if (phase == Phase::kLoss || o.moment == StepMoment{Phase::kBackwardOf, "loss"}) return kLoss;
+  if (is_of_loss(o)) return kLoss;
   if (o.codec) return kCodecs;
   return o.products > 0 ? kProducts : kOtherLayers;
 }
@@ -29,6 +29,10 @@ void add(TimePart& sum, double products, double bytes, double seconds) {
 }
 
 }  // namespace
+
+bool is_of_loss(const Operation& o) {
+  return o.moment.phase == Phase::kLoss || o.moment == StepMoment{Phase::kBackwardOf, "loss"};
+}
 
 TimePart StepTime::total() const {
   TimePart sum{"step", ""};

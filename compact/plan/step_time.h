@@ -10,7 +10,7 @@
 
 namespace compact {
 
-// What a GPU reaches a second.
+// Rates that a GPU reaches, a second.
 struct GpuRates {
   std::string source;  // what the figures come from
   double half = 0;     // operations of products of bf16
@@ -36,6 +36,8 @@ struct StepTime {
   TimePart total() const;
 };
 
+// In either pass.
+bool is_of_loss(const Operation& operation);
 StepTime step_time(std::span<const Operation> operations, const GpuRates& rates);
 
 }  // namespace compact

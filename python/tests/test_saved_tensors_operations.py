@@ -62,6 +62,7 @@ EXACT = {
     "cdist inf": lambda y: torch.cdist(y, y.detach() * 2, p=float("inf")).sum(),
     "pdist": lambda y: F.pdist(y).sum(),
     "sqrt": lambda y: (y.relu() + 1e-4).sqrt().sum(),
+    "sqrt in place": lambda y: (y.relu() + 1e-4).sqrt_().sum(),
     "sqrt of a square": lambda y: (y.pow(2) + 1e-6).sqrt().sum(),
     "power of a half": lambda y: ((y**2 + 1e-3) ** 0.5).sum(),
     "rsqrt": lambda y: (y.pow(2) + 1e-3).rsqrt().sum(),

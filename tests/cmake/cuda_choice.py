@@ -3,20 +3,17 @@
 """What scripts/cuda.sh builds under which conditions, with folders and commands that stand for
 torch, nvcc and nvidia-smi."""
 import os
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
-SOURCE = pathlib.Path(os.environ.get("COMPACT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+from _script import SOURCE, InFolder
+
 ASK = 'set -euo pipefail; source "$0/scripts/lib.sh"; own_environment=no; nvcc_environment() { echo "$HERE"; }; choose_preset; echo "$preset ${cuda_architectures:-}"'
 
 
-class CudaChoice(unittest.TestCase):
+class CudaChoice(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         (self.folder / "torch/lib").mkdir(parents=True)
 
     def torch(self, cuda):
@@ -25,10 +22,7 @@ class CudaChoice(unittest.TestCase):
             (self.folder / "torch/lib/libtorch_cuda.so").touch()
 
     def command(self, name, text):
-        path = self.folder / name
-        path.write_text("#!/bin/sh\n" + text + "\n")
-        path.chmod(0o755)
-        return path
+        return super().command(name, "#!/bin/sh\n" + text + "\n")
 
     def choose(self, **more):
         """(what was said, preset and architectures)"""

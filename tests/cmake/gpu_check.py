@@ -2,15 +2,14 @@
 """scripts/gpu_check.py in a folder like that of the archive, with scripts in place of the programs."""
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import unittest
 
-SOURCE = pathlib.Path(os.environ.get("COMPACT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+from _script import SOURCE, InFolder
+
 sys.path.insert(0, str(SOURCE / "scripts"))
 import gpu_goals  # noqa: E402
 
@@ -18,22 +17,14 @@ CARDS = "#!/bin/sh\necho 'h100      H100: 79.6 GiB at 3.35 TB/s, products at 989
 TORCH = "raise ImportError('found, not imported')\n"
 
 
-class GpuCheck(unittest.TestCase):
+class GpuCheck(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         shutil.copytree(SOURCE / "scripts", self.folder / "scripts", ignore=shutil.ignore_patterns("[!g]*", "__pycache__"))
         shutil.copytree(SOURCE / "bench", self.folder / "bench", ignore=shutil.ignore_patterns("results"))
         (self.folder / "torch").mkdir()
         (self.folder / "torch/__init__.py").write_text(TORCH)
-        self.program("compact", CARDS)
-
-    def program(self, name, text):
-        path = self.folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+        self.command("bin/compact", CARDS)
 
     def call(self, *flags):
         """(exit code, what it printed)"""
@@ -43,7 +34,7 @@ class GpuCheck(unittest.TestCase):
         return done.returncode, done.stdout + done.stderr
 
     def test_one_page_and_one_archive(self):
-        self.program("kernel_check", "#!/bin/sh\necho all kernels\n")
+        self.command("bin/kernel_check", "#!/bin/sh\necho all kernels\n")
         code, text = self.call("--only=kernels,memcheck")
         self.assertEqual(code, 0, text)
         self.assertEqual(sorted(p.name for p in (self.folder / "out").iterdir()), ["goals.md", "results.tar.xz"])
@@ -54,7 +45,7 @@ class GpuCheck(unittest.TestCase):
             self.assertIn("all kernels", archive.extractfile("results/kernels.log").read().decode())
 
     def test_what_failed_is_said_and_run_again(self):
-        self.program("kernel_check", "#!/bin/sh\necho wrong; exit 3\n")
+        self.command("bin/kernel_check", "#!/bin/sh\necho wrong; exit 3\n")
         code, text = self.call("--only=kernels")
         self.assertEqual((code, "FAILED: kernels" in text), (1, True), text)
         self.assertIn("what the reference gives | FAILED | no |", (self.folder / "out/goals.md").read_text())

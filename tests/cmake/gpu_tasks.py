@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts/gpu_tasks.py keeps of earlier calls, with a script in place of the program."""
-import os
-import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
-SOURCE = pathlib.Path(os.environ.get("COMPACT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+from _script import SOURCE, InFolder
+
 TRAINS = """#!/bin/sh
 echo >> "$0.runs"
 for flag in "$@"; do
@@ -19,19 +17,12 @@ for step in 1 2; do echo "{\\"step\\": $step, \\"loss\\": 2.5}"; done > "$out/me
 FAILS = "#!/bin/sh\nexit 3\n"
 
 
-class GpuTasks(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.program = self.folder / "program"
-
+class GpuTasks(InFolder):
     def call(self, text, *more):
         """(exit code, the last line)"""
-        self.program.write_text(text)
-        self.program.chmod(0o755)
+        program = self.command("program", text)
         command = [sys.executable, SOURCE / "scripts/gpu_tasks.py", "--device=cpu", "--steps=2", "--presets", "exact",
-                   f"--program={self.program}", f"--folder={self.folder / 'check'}", *more]  # fmt: skip
+                   f"--program={program}", f"--folder={self.folder / 'check'}", *more]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout.splitlines()[-1]
 

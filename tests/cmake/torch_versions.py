@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows and exit codes of scripts/torch_versions.sh, with scripts in place of torch and CMake."""
 import os
-import pathlib
 import shutil
 import subprocess
-import tempfile
 import unittest
 
-SOURCE = pathlib.Path(os.environ.get("COMPACT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+from _script import SOURCE, InFolder
+
 CTEST = """#!/bin/sh
 while [ $# -gt 0 ]; do
   [ "$1" != --output-junit ] || cp "$RESULTS" "$2"
@@ -17,22 +16,15 @@ done
 PASSED, FAILED = (f'<testsuite><testcase name="a" status="{status}"/></testsuite>' for status in ("run", "fail"))
 
 
-class TorchVersions(unittest.TestCase):
+class TorchVersions(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         shutil.copytree(SOURCE / "scripts", self.folder / "scripts")
         (self.folder / "requirements-test.txt").touch()
         (self.folder / "bench/results").mkdir(parents=True)
         for name, text in [("cmake", "#!/bin/sh\n"), ("ctest", CTEST)]:
             self.command(self.folder / "bin" / name, text)
         self.table = self.folder / "bench/results/torch-versions.md"
-
-    def command(self, path, text):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
 
     def call(self, results, version="9.9.0"):
         """The exit code."""

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rope, SwiGLU and cross-entropy.
+// Rope, SwiGLU and cross-entropy beside what self_check_test.cpp compares.
 #include "support.h"
 
 namespace compact::kernels {
 namespace {
 
-TEST(Rope, EqualsReferenceAndInverts) {
+TEST(Rope, InvertsAndLeavesTheRest) {
   for (const Backend* backend : cpu_backends()) {
     for (Type type : kTypes) {
       for (const auto& [dim, wide] :
            {std::pair<int64_t, int64_t>{2, 2}, {6, 8}, {32, 32}, {44, 45}, {96, 128}, {128, 128}}) {
         const int64_t tokens = 11, length = 4, heads = 3, stride = heads * wide + 5;
-        Buffer x = random(type, tokens * stride, 1), x0 = random(type, tokens * stride, 1);
+        Buffer x = random(type, tokens * stride, 1);
         const Buffer before = random(type, tokens * stride, 1);
         Buffer cos(Type::kFloat32, length * dim / 2), sin(Type::kFloat32, length * dim / 2);
         for (int64_t i = 0; i < cos.count(); ++i) {
@@ -21,16 +21,12 @@ TEST(Rope, EqualsReferenceAndInverts) {
         Rope a{x.data(), cos.f32(), sin.f32(), tokens, length, heads,
                dim,      wide,      stride,    false,  type};
         backend->rope(a, threaded());
-        a.x = x0.data();
-        reference_backend.rope(a, serial());
-        EXPECT_TRUE(x.same_bits(x0)) << backend->name << " " << name_of(type) << " " << dim;
         EXPECT_FALSE(x.same_bits(before));
         for (int64_t i = 0; i < x.count(); ++i) {
           const int64_t in_row = i % stride, in_head = in_row % wide;
           if (in_row < heads * wide && in_head < dim) continue;
           ASSERT_EQ(x[i], before[i]) << "turned beyond " << dim << " of " << wide;
         }
-        a.x = x.data();
         a.inverse = true;
         backend->rope(a, serial());
         const float error = type == Type::kFloat32 ? 1e-6f : 0.04f;
@@ -40,18 +36,15 @@ TEST(Rope, EqualsReferenceAndInverts) {
   }
 }
 
-TEST(SwiGlu, EqualsReference) {
+TEST(SwiGlu, RoundsTheSiluAndGivesTheSameBitsInPlace) {
   for (const Backend* backend : cpu_backends()) {
     for (Type type : kTypes) {
       for (const int64_t m : {1, 3, 16, 67, 352}) {
         const int64_t rows = m == 3 ? 0 : 7;
         const std::string where = cat(backend->name, " ", name_of(type), " ", m);
         Buffer x = random(type, rows * 2 * m, 1, 4), g = random(type, rows * m, 2);
-        Buffer silu(type, rows * m), silu0(type, rows * m), p(type, rows * m), p0(type, rows * m);
+        Buffer silu(type, rows * m), p(type, rows * m);
         backend->swiglu({x.data(), silu.data(), p.data(), rows, m, type}, threaded());
-        reference_backend.swiglu({x.data(), silu0.data(), p0.data(), rows, m, type}, serial());
-        expect_near(silu, silu0, 1e-6f, 0, where);
-        expect_near(p, p0, type == Type::kFloat32 ? 1e-6f : 1.0f / 128, 0, where);
         for (int64_t i = 0; i < rows * m; ++i) {  // the product is made of the rounded silu
           Buffer expected(type, 1);
           expected.set(0, silu[i] * x[i / m * 2 * m + m + i % m]);
@@ -61,13 +54,9 @@ TEST(SwiGlu, EqualsReference) {
         backend->swiglu({x.data(), nullptr, alone.data(), rows, m, type}, serial());
         EXPECT_TRUE(alone.same_bits(p)) << where;
 
-        Buffer gx(type, rows * 2 * m), gx0(type, rows * 2 * m);
-        SwiGluBackward b{g.data(), x.data(), nullptr, gx0.data(), rows, m, type};
-        reference_backend.swiglu_backward(b, serial());
-        b.ggate_up = gx.data();
-        b.silu = silu.data();
+        Buffer gx(type, rows * 2 * m);
+        SwiGluBackward b{g.data(), x.data(), silu.data(), gx.data(), rows, m, type};
         backend->swiglu_backward(b, threaded());
-        expect_near(gx, gx0, type == Type::kFloat32 ? 2e-6f : 1.0f / 128, 0.1f, where);
         b.ggate_up = x.data();  // in place, silu made again: the same bits
         b.silu = nullptr;
         backend->swiglu_backward(b, serial());
@@ -94,7 +83,7 @@ TEST(SwiGlu, SpecialValues) {
   }
 }
 
-TEST(CrossEntropy, EqualsReference) {
+TEST(CrossEntropy, SameBitsOverTheLogitsAndNothingWhereIgnored) {
   for (const Backend* backend : cpu_backends()) {
     for (Type type : kTypes) {
       for (const int64_t vocabulary : {1, 2, 17, 64, 259, 1003}) {
@@ -103,25 +92,16 @@ TEST(CrossEntropy, EqualsReference) {
         Buffer x = random(type, rows * vocabulary, 1, 20);
         std::vector<int64_t> targets(rows);
         for (int64_t i = 0; i < rows; ++i) targets[i] = i == 3 ? kIgnoreIndex : i * 37 % vocabulary;
-        Buffer lse(Type::kFloat32, rows), lse0(Type::kFloat32, rows), loss(Type::kFloat32, rows),
-            loss0(Type::kFloat32, rows), p(Type::kFloat32, rows * vocabulary);
+        Buffer lse(Type::kFloat32, rows), loss(Type::kFloat32, rows),
+            p(Type::kFloat32, rows * vocabulary), g(type, rows * vocabulary);
         backend->cross_entropy(
             {x.data(), targets.data(), lse.f32(), loss.f32(), p.f32(), rows, vocabulary, type},
             threaded());
-        reference_backend.cross_entropy(
-            {x.data(), targets.data(), lse0.f32(), loss0.f32(), nullptr, rows, vocabulary, type},
-            serial());
-        expect_near(lse, lse0, 1e-6f, 1, where);
-        expect_near(loss, loss0, 2e-6f, 10, where);
         EXPECT_EQ(loss[3], 0);
 
-        Buffer g(type, rows * vocabulary), g0(type, rows * vocabulary);
-        CrossEntropyBackward b{x.data(),   nullptr, lse.f32(), targets.data(), g0.data(), rows,
+        CrossEntropyBackward b{nullptr,    p.f32(), nullptr, targets.data(), g.data(), rows,
                                vocabulary, 0.25f,   type};
-        reference_backend.cross_entropy_backward(b, serial());
-        b = {nullptr, p.f32(), nullptr, targets.data(), g.data(), rows, vocabulary, 0.25f, type};
         backend->cross_entropy_backward(b, threaded());
-        expect_near(g, g0, 1e-6f, 0.1f, where);
         b = {x.data(), nullptr, lse.f32(), targets.data(), x.data(), rows, vocabulary, 0.25f, type};
         backend->cross_entropy_backward(b, serial());  // over the logits
         EXPECT_TRUE(x.same_bits(g)) << where;

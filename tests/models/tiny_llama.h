@@ -32,7 +32,7 @@ inline LlamaConfig with_olmo2_norms(LlamaConfig c) {
   return c;
 }
 
-// What other model types add to it.
+// It, and with what other model types add.
 struct DecoderKind {
   std::string name;
   LlamaConfig config;
@@ -54,8 +54,9 @@ inline std::vector<DecoderKind> decoder_kinds() {
       true;
   every.block.residual = 0.5, every.rope_layers = {false, true, false};
   every.rope.partial = 0.5;
-  return {{"qwen2", qwen2},     {"qwen3", qwen3}, {"phi3", phi3},       {"smollm3", smollm3},
-          {"granite", granite}, {"every", every}, {"mistral", mistral}, {"olmo2", olmo2}};
+  return {{"plain", shape()},   {"tied", shape(true)}, {"qwen2", qwen2},     {"qwen3", qwen3},
+          {"phi3", phi3},       {"smollm3", smollm3},  {"granite", granite}, {"every", every},
+          {"mistral", mistral}, {"olmo2", olmo2}};
 }
 inline void PrintTo(const DecoderKind& kind, std::ostream* out) { *out << kind.name; }
 

@@ -7,7 +7,6 @@
 
 #include <map>
 #include <memory>
-#include <thread>
 
 namespace compact {
 namespace {
@@ -78,18 +77,6 @@ TEST(Rebuild, ImageNetworkInPlace) {
   x = at::batch_norm(x, g, b, mean, variance, true, 0.1, 1e-5, false).relu();
   at::batch_norm(at::conv2d(x, k2, {}, 1, 1), g, b, mean, variance, true, 0.1, 1e-5, false);
   EXPECT_TRUE(at::equal(left, mean));
-}
-
-TEST(Rebuild, DrawsNothingAgain) {
-  const Held held = expect_same_bits([] {
-    const at::Tensor w = trained({64, 64}, 2), v = trained({64, 64}, 3);
-    at::Tensor x = at::mm(input(), w);
-    x = at::dropout(at::gelu(x), 0.3, true);
-    x = at::mm(x, v);
-    x = at::rrelu(x, 0.1, 0.3, true);
-    return Graph{(x * at::rand_like(x)).square().sum(), {w, v}};
-  });
-  EXPECT_LT(held.held, held.plain);
 }
 
 // As modules drop on a GPU.
@@ -188,19 +175,6 @@ std::string error_of(const at::Tensor& loss) {
   return "";
 }
 
-TEST(Rebuild, NamesTheParameterThatWasChanged) {
-  Biased net;
-  net.b.detach().add_(1);
-  EXPECT_THAT(error_of(net.loss),
-              testing::AllOf(HasSubstr("`fc.bias`"), HasSubstr("changed in place")));
-}
-
-TEST(Rebuild, NamesTheParameterThatWasFreed) {
-  Biased net;
-  net.b.storage().unsafeGetStorageImpl()->set_nbytes(0);
-  EXPECT_THAT(error_of(net.loss), testing::AllOf(HasSubstr("`fc.bias`"), HasSubstr("resized")));
-}
-
 // As FSDP does, whose parameters have no names and are there only while their layer runs.
 TEST(Rebuild, FreedInsideTheScope) {
   const auto run = [](bool scoped, bool named, bool early, bool made_inside) {
@@ -245,18 +219,6 @@ TEST(Rebuild, OutlivesItsNetwork) {
   EXPECT_TRUE(w.grad().defined());
 }
 
-TEST(Rebuild, WhatIsSavedAndWrittenRaisesAsEver) {
-  const at::Tensor w = trained({64, 64}, 2);
-  at::Tensor loss;
-  {
-    SavedTensorScope scope(kRebuild, {.least_elements = 0});
-    at::Tensor y = at::mm(input(), w).exp();
-    loss = (y * 2).sum();
-    y.add_(1);
-  }
-  EXPECT_THAT(error_of(loss), HasSubstr("changed in place"));
-}
-
 TEST(Rebuild, GatesOfOneProductAreNotCopied) {
   const Held held = expect_same_bits([] {
     const at::Tensor w = trained({64, 256}, 2), u = trained({64, 256}, 3);
@@ -271,41 +233,6 @@ TEST(Rebuild, GatesOfOneProductAreNotCopied) {
     return Graph{h.sum(), {w, u}};
   });
   EXPECT_LE(held.held, held.plain);
-}
-
-TEST(Rebuild, BackwardTwiceInsideAndOnAnotherThread) {
-  const at::Tensor w = trained({64, 64}, 2);
-  const auto forward = [&] { return at::mm(at::gelu(at::mm(input(), w)).exp(), w).sum(); };
-  const at::Tensor plain = forward();
-  backward({plain}, {}, true);
-  backward({plain}, {});
-  const at::Tensor want = w.grad().clone();
-  for (const int how : {0, 1, 2}) {
-    w.mutable_grad().reset();
-    std::optional<SavedTensorScope> scope(std::in_place, kRebuild,
-                                          SavedTensorOptions{.least_elements = 0});
-    const at::Tensor loss = forward();
-    if (how != 1) scope.reset();
-    const auto twice = [&] {
-      backward({loss}, {}, true);
-      backward({loss}, {});
-    };
-    if (how == 2) {
-      std::thread(twice).join();
-    } else {
-      twice();
-    }
-    EXPECT_TRUE(at::equal(w.grad(), want)) << how;
-  }
-}
-
-TEST(Rebuild, GradientsOfGradients) {
-  expect_same_bits([] {
-    const at::Tensor w = trained({64, 64}, 2);
-    const at::Tensor inner = at::gelu(at::mm(input(), w).sigmoid() * 2).sum();
-    const auto g = torch::autograd::grad({inner}, {w}, {}, std::nullopt, true);
-    return Graph{g[0].square().mean(), {w}};
-  });
 }
 
 TEST(Rebuild, OtherThreadsShareTheWorkAsBefore) {
@@ -332,17 +259,6 @@ TEST(Rebuild, NothingIsLeftAndTheTapeIsBounded) {
     backward({loss}, {});
   }
   EXPECT_EQ(scope.live_bytes(), 0);
-}
-
-TEST(Rebuild, CodecsThatRoundAreRefused) {
-  SavedTensorScope scope(
-      Policy::parse("slot * = quantize:bits=4\nslot role:cheap = recompute\n", "test"),
-      {.least_elements = 0});
-  EXPECT_THAT(
-      [] {
-        at::mm(input(), trained({64, 64}, 2)).exp();
-      },
-      testing::ThrowsMessage<InputError>(HasSubstr("must be exact")));
 }
 
 TEST(Rebuild, ALineKeepsWhatItNames) {

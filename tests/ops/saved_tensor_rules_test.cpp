@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "compact/base/check.h"
@@ -29,31 +28,6 @@ at::Tensor gradient(const Body& body, const Policy& policy, SavedTensorReport* r
   if (report) *report = scope.report();
   torch::autograd::backward({y}, {});
   return x.grad();
-}
-
-TEST(SavedTensorRules, ComparedAndDividedValuesAreKept) {
-  const Body bodies[] = {
-      [](const at::Tensor& y) { return y.amax(1).sum(); },
-      [](const at::Tensor& y) { return y.max(); },
-      [](const at::Tensor& y) { return (y.square() + 1e-6).sqrt().sum(); },
-      [](const at::Tensor& y) { return (y.square() + 1e-3).reciprocal().sum(); },
-      [](const at::Tensor& y) { return (1 - (10 * y).sigmoid() + 1e-8).log().sum(); },
-      [](const at::Tensor& y) {
-        return at::binary_cross_entropy((10 * y).sigmoid(), at::ones_like(y));
-      },
-      [](const at::Tensor& y) { return y.clamp(-1, 1).sum(); },
-      [](const at::Tensor& y) { return at::selu(y).sum(); },
-      [](const at::Tensor& y) { return at::pow(2, y).sum(); },
-      [](const at::Tensor& y) { return y.clone().sqrt_().nan_to_num(0).sum(); },
-  };
-  for (size_t i = 0; i < std::size(bodies); ++i) {
-    SavedTensorReport report;
-    const at::Tensor want = gradient(bodies[i], kKeep);
-    EXPECT_TRUE(at::allclose(gradient(bodies[i], quantized(4), &report), want, 0, 0, true)) << i;
-    int64_t kept = 0;
-    for (const auto& [name, bytes] : report.exact_for()) kept += bytes;
-    EXPECT_GT(kept, 0) << i;
-  }
 }
 
 // The sums of its weights are made again from rounded queries and keys.
@@ -126,16 +100,6 @@ TEST(SavedTensorRules, SignsAndShapesChangeNoBit) {
   }
 }
 
-TEST(SavedTensorRules, NotFiniteValuesComeBack) {
-  for (const float value : {INFINITY, -INFINITY, NAN}) {
-    at::Tensor factor = normal_tensor({32, 64}, 2);
-    factor[3][5] = value;
-    const at::Tensor got =
-        gradient([&](const at::Tensor& y) { return (y * factor).sum(); }, quantized(4));
-    EXPECT_TRUE(at::allclose(got, factor, 0, 0, true)) << value;
-  }
-}
-
 // Functions and scopes of others say nothing by their names.
 struct Square : torch::autograd::Function<Square> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
@@ -157,45 +121,6 @@ TEST(SavedTensorRules, NamesOfOthersSayNothing) {
   SavedTensorReport report;
   EXPECT_TRUE(at::equal(gradient(body, quantized(2), &report), gradient(body, kKeep)));
   EXPECT_EQ(report.exact_for().size(), 1u);
-}
-
-// A preset that names roles holds maps of plain convolutions as it does those of segments.
-TEST(SavedTensorRules, PoolHoldsMeansOfWhatConvolutionsRead) {
-  const at::Tensor image = normal_tensor({2, 3, 16, 16}, 1),
-                   w1 = normal_tensor({4, 3, 3, 3}, 2).requires_grad_(),
-                   w2 = normal_tensor({4, 4, 3, 3}, 3).requires_grad_();
-  const auto pass = [&](const Policy& policy, bool means, SavedTensorReport* report) {
-    SavedTensorScope scope(policy, {.least_elements = 16});
-    const at::Tensor h =
-        at::batch_norm(at::conv2d(image, w1, {}, 1, 1), {}, {}, {}, {}, true, 0.1, 1e-5, false)
-            .relu();
-    at::Tensor y = at::conv2d(h, w2, {}, 1, 1);
-    if (means) {
-      const at::Tensor pooled = at::upsample_nearest2d(at::avg_pool2d(h.detach(), 2), {16, 16});
-      y = y.detach() + at::conv2d(pooled, w2, {}, 1, 1) -
-          at::conv2d(pooled, w2.detach(), {}, 1, 1) + at::conv2d(h, w2.detach(), {}, 1, 1) -
-          at::conv2d(h, w2.detach(), {}, 1, 1).detach();
-    }
-    *report = scope.report();
-    torch::autograd::backward({(y * normal_tensor({2, 4, 16, 16}, 4)).sum()}, {});
-    std::vector<at::Tensor> all = {w1.grad(), w2.grad()};
-    w1.mutable_grad().reset();
-    w2.mutable_grad().reset();
-    return all;
-  };
-  SavedTensorReport report, plain;
-  const auto want = pass(kKeep, true, &plain), got = pass(Policy::preset("pool"), false, &report);
-  EXPECT_TRUE(at::equal(got[0], want[0]));  // no other gradient changes
-  EXPECT_TRUE(at::allclose(got[1], want[1], 1e-4, 1e-4));
-  std::vector<std::pair<std::string, int64_t>> held;
-  for (const SavedTensor& t : report.tensors) {
-    if (!t.parameter && t.sizes.size() == 4) held.emplace_back(t.treatment.text(), t.stored);
-  }
-  const int64_t map = 2 * 4 * 16 * 16 * 4;
-  EXPECT_EQ(held, (std::vector<std::pair<std::string, int64_t>>{{"keep", 2 * 3 * 16 * 16 * 4},
-                                                                {"keep", map},
-                                                                {"mask:of=sign", map / 32},
-                                                                {"pool:size=2", map / 4}}));
 }
 
 // Signs, means and the tensor itself become the tensor, counted once.

@@ -14,6 +14,8 @@
 
 namespace compact {
 
+class ConfigRows;
+
 enum class GraphLayerKind : uint8_t { kConvolution, kAttention, kSample };
 
 struct GraphNetConfig {
@@ -24,7 +26,9 @@ struct GraphNetConfig {
   int64_t heads = 1;  // of attention; the last layer of a node classifier has one
   double dropout = 0.5;
   bool whole_graphs = false;  // a class for each graph of a batch, not for each node
+  bool operator==(const GraphNetConfig&) const = default;
 };
+void keys_of(ConfigRows& rows, GraphNetConfig& c);  // see config_rows.h
 
 struct GraphNetInfo {
   std::string name, summary;

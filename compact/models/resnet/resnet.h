@@ -28,6 +28,7 @@ struct ResnetConfig {
   bool small_images = false;    // the CIFAR form
   int64_t channels = 3, classes = 1000;
   bool transformers_names = false;  // of tensors, as Hugging Face's ResNetForImageClassification
+  bool operator==(const ResnetConfig&) const = default;
 };
 
 struct ResnetInfo {

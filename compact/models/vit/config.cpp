@@ -39,10 +39,7 @@ void keys_of(ConfigRows& rows, VitConfig& c) {
                 ": the number of labels must be from 1 to ", kMostLabels, ", is ", c.classes);
   COMPACT_CHECK(c.labels.empty() || static_cast<int64_t>(c.labels.size()) == c.classes, where,
                 ": labels must be none or ", c.classes, ", are ", c.labels.size());
-  std::vector<std::string> labels = c.labels.empty() ? numbered_labels(c.classes) : c.labels;
-  label_rows(rows, labels);
-  c.classes = static_cast<int64_t>(labels.size());
-  c.labels = labels == numbered_labels(c.classes) ? std::vector<std::string>() : labels;
+  class_rows(rows, c.classes, c.labels);
   for (const auto& [key, list] :
        {std::pair("image_mean", &c.image_mean), std::pair("image_std", &c.image_std)}) {
     rows.list(key, *list);
