@@ -34,6 +34,11 @@ std::string signature(const SegmentInfo& info, const SegmentSample& sample) {
     add_tensor(text, w.leaf);
     add_tensor(text, w.value);
   }
+  if (const at::Tensor& ranges = sample.pass.ranges; ranges.defined()) {
+    text += "ranges";
+    const auto* numbers = ranges.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < ranges.numel(); ++i) text += cat(" ", numbers[i]);
+  }
   return text;
 }
 
@@ -98,7 +103,7 @@ SegmentGroups::SegmentGroups(const StepRequest& request) {
          .input = x.detach(),
          .input_gradient = x.requires_grad(),
          .weights = {weights.begin(), weights.end()},
-         .pass = {pass.training, pass.noise, pass.lengths}});
+         .pass = {pass.training, pass.noise, pass.lengths, pass.ranges}});
   };
   const at::AutoGradMode with_graph(true);
   network->each_segment(batch.inputs, batch.target, {}, see);

@@ -104,6 +104,7 @@ SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
   const auto table = [&](const at::Tensor& t) {  // of a sequence, or of the whole batch
     return t.defined() ? t.narrow(0, 0, std::min(t.size(0), sizes[1])) : t;
   };
+  // Ranges are those of the whole batch: here each row is one sequence.
   SegmentPass pass{.training = s.pass.training,
                    .noise = s.pass.noise,
                    .cos = table(s.pass.cos),

@@ -10,6 +10,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/functions/efficient_attention.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/python/cast_weights.h"
 #include "compact/python/draw_key.h"
 #include "compact/python/step_trace.h"
@@ -76,7 +77,8 @@ std::vector<std::tuple<std::string, std::string>> Block::slots() const {
 at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                           const std::optional<at::Tensor>& cos,
                           const std::optional<at::Tensor>& sin,
-                          const std::optional<at::Tensor>& lengths, bool training) {
+                          const std::optional<at::Tensor>& lengths,
+                          const std::optional<at::Tensor>& ranges, bool training) {
   COMPACT_CHECK(weights.size() == names_.size(), "[block] `", name_, "` takes ", names_.size(),
                 " weights, not ", weights.size());
   COMPACT_CHECK(x.dim() == 3 && x.size(2) == shape_.hidden, "[block] `", name_,
@@ -89,10 +91,19 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                 "` computes in float32 and bfloat16, not in ", c10::toString(type));
   SegmentPass pass{.training = training,
                    .lengths = detached(lengths),
+                   .ranges = detached(ranges),
                    .cos = detached(cos),
                    .sin = detached(sin)};
   if (type != x.scalar_type()) pass.products = type;
   if (draws_ || (training && drops_)) pass.noise = draw_key();
+  if (ranges) {
+    COMPACT_CHECK(shape_.causal && shape_.softcap == 0 && !lengths &&
+                      (!training || shape_.attention_dropout == 0),
+                  "[block] `", name_,
+                  "` takes ranges for causal attention without dropout or capped scores, and "
+                  "without lengths");
+    check_ranges(*ranges, x.size(0), x.size(1));
+  }
   const bool transposed = shape_.transposed;
   std::shared_ptr<CastWeights> cast;
   std::vector<Weight> read;
@@ -123,15 +134,18 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     w.places.push_back({cast, cast->size() - 1});
   }
   const int64_t window = shape_.window;
-  const Variant variant{device, type, lengths.has_value(), window > 0 && window < x.size(1)};
+  const bool windowed = window > 0 && window < x.size(1) && !ranges;
+  const Variant variant{device, type, lengths.has_value(), ranges.has_value(), windowed};
   const PartPtr p = part(variant);
   if (StepTrace* const step = StepTrace::watching()) show(step->groups(), p, x, read, pass);
   SegmentReport report;
   at::Tensor y = p->segment(x, std::move(read), pass, &report);
-  if (!report.slots.empty() || lengths) {
+  if (!report.slots.empty() || lengths || ranges) {
     const std::lock_guard lock(held_mutex_);
     if (!report.slots.empty()) held_ = std::move(report.slots);
-    if (lengths) padded_ = Padded{variant, x.size(0), x.size(1)};
+    if (lengths || ranges) {
+      masked_ = Masked{variant, x.size(0), x.size(1), ranges ? ranges->size(0) : 0};
+    }
   }
   return y;
 }
@@ -143,10 +157,15 @@ std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> Block::held(
   return rows;
 }
 
-std::tuple<std::string, int64_t> Block::padding() const {
+std::tuple<std::string, int64_t, int64_t> Block::masking() const {
   const std::lock_guard lock(held_mutex_);
-  COMPACT_CHECK(padded_, "[block] `", name_, "`: no call of it had padding");
-  const auto& [variant, samples, length] = *padded_;
+  COMPACT_CHECK(masked_, "[block] `", name_, "`: no call of it had padding or ranges");
+  const auto& [variant, samples, length, ranges] = *masked_;
+  if (variant.ranges) {
+    const AttentionChoice plain =
+        choose_attention(variant.device, variant.products, shape_.head_dim);
+    return {attention_text(plain, shape_.head_dim), 0, ranges};
+  }
   AttentionChoice choice = choose_masked_attention(variant.device, variant.products,
                                                    shape_.head_dim, shape_.attention_dropout);
   if (variant.windowed || shape_.softcap > 0) choice = {AttentionKernel::kChunks, shape_.head_dim};
@@ -156,7 +175,7 @@ std::tuple<std::string, int64_t> Block::padding() const {
     bias = static_cast<int64_t>(
         padding_bias(lengths, variant.products, {samples, 1, 1, length}).storage().nbytes());
   }
-  return {attention_text(choice, shape_.head_dim), bias};
+  return {attention_text(choice, shape_.head_dim), bias, 0};
 }
 
 }  // namespace compact

@@ -56,18 +56,22 @@ class Block final : public torch::CustomClassHolder {
   // which may have another type than the others). Under autocast products
   // are made in its type, of weights that are cast for as long as the pass takes, and again in the
   // backward pass. `cos`, `sin`: f32 [sequence or batch * sequence, width / 2], for kinds with
-  // rotary positions. `lengths`: int64 [batch], tokens that are not padding. `training`: dropout is
-  // drawn, from torch's generator for the CPU. Throws InputError where types or shapes do not fit.
+  // rotary positions. `lengths`: int64 [batch], tokens that are not padding. `ranges`: see
+  // SegmentPass, in their place, where attention is causal, drops nothing in this pass and caps no
+  // scores; a window is not looked at then. `training`: dropout is drawn, from torch's generator
+  // for the CPU. Throws InputError where types or shapes do not fit.
   at::Tensor forward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                      const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
-                     const std::optional<at::Tensor>& lengths, bool training);
+                     const std::optional<at::Tensor>& lengths,
+                     const std::optional<at::Tensor>& ranges, bool training);
 
   // The slots of the last call that made a graph: name, treatment, bytes held, bytes if all were
   // kept.
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> held() const;
-  // The kernel that the last call with padding had for attention, and the bytes of what is added to
-  // its scores while it runs. Throws InputError where there was none.
-  std::tuple<std::string, int64_t> padding() const;
+  // The kernel that the last call with padding or ranges had for attention, the bytes of what is
+  // added to its scores while it runs, and how many ranges there were. Throws InputError where
+  // there was no such call.
+  std::tuple<std::string, int64_t, int64_t> masking() const;
 
   const std::string& kind() const { return kind_; }
   const std::string& name() const { return name_; }
@@ -81,6 +85,7 @@ class Block final : public torch::CustomClassHolder {
     c10::DeviceType device;
     at::ScalarType products;
     bool padded;
+    bool ranges;
     bool windowed;  // sequences are longer than the window of attention
     auto operator<=>(const Variant&) const = default;
   };
@@ -127,11 +132,11 @@ class Block final : public torch::CustomClassHolder {
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;
   std::vector<SlotBytes> held_;
-  struct Padded {
+  struct Masked {
     Variant variant;
-    int64_t samples, length;
+    int64_t samples, length, ranges;
   };
-  std::optional<Padded> padded_;  // the last call of that kind
+  std::optional<Masked> masked_;  // the last call with padding or ranges
 };
 
 }  // namespace compact

@@ -131,6 +131,7 @@ Block::PartPtr Block::make(const Variant& v) const {
   const auto at = [&](const char* name, auto...) { return affines_.at(name); };
   BlockShape shape = shape_;
   if (!v.windowed) shape.window = 0;
+  if (v.ranges) shape.attention_dropout = 0;
   const std::shared_ptr<const Stage> attention =
       attention_of(shape, v.device, v.products, v.padded);
   auto part = std::make_shared<Network::Part>(
@@ -158,6 +159,7 @@ void Block::show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, 
                        .pass = {.training = pass.training,
                                 .noise = pass.noise,
                                 .lengths = of_shape(pass.lengths),
+                                .ranges = pass.ranges,
                                 .cos = of_shape(pass.cos),
                                 .sin = of_shape(pass.sin)}};
   sample.pass.products = pass.products;

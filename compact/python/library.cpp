@@ -202,8 +202,8 @@ TORCH_LIBRARY(compact, m) {
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)
-      .def("padding",
-           [](const BlockPtr& b) { return as_value_error([&] { return b->padding(); }); })
+      .def("masking",
+           [](const BlockPtr& b) { return as_value_error([&] { return b->masking(); }); })
       .def("projections", &Block::projections)
       .def("projected", &Block::projected)
       .def("set_projected", &Block::set_projected)

@@ -15,7 +15,7 @@ def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused
              make=make):
     """The most that a step of `make(name)` takes, weights, gradients and moments included."""
     gc.collect()  # what dies while the meter counts would be taken off
-    masks._last.result = ()  # lengths of an earlier model's samples
+    masks._last.result = None  # lengths of an earlier model's samples
     with compact.Meter() as meter:
         model = make(name)
         if policy == "gradient_checkpointing":

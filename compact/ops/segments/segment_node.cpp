@@ -256,7 +256,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   HeldTensors h;
   h.weights = std::move(weights);
   if (demand.tensors[0] && slots[0].treatment.storage() == Storage::kKeep) h.versions.add(x);
-  for (const at::Tensor& input : {pass.lengths, pass.cos, pass.sin}) {
+  for (const at::Tensor& input : {pass.lengths, pass.ranges, pass.cos, pass.sin}) {
     if (record && input.defined()) h.versions.add(input);
   }
   h.tensors.resize(count + 1);
@@ -268,6 +268,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   const uint64_t noise =
       derive(derive(pass.noise, 0), label_of(recipe.name.data(), recipe.name.size()));
   h.pass = {.training = pass.training, .noise = noise, .lengths = pass.lengths};
+  h.pass.ranges = pass.ranges;
   h.pass.cos = pass.cos;
   h.pass.sin = pass.sin;
   h.pass.products = pass.products;

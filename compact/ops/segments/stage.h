@@ -31,6 +31,10 @@ struct SegmentPass {
   uint64_t noise = 0;  // key of the random bits of codecs and dropout; another one for each run of
                        // a segment in a network
   at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: no padding
+  // int64 [n, 3] on the CPU, as range_attention.h has them: tokens that attend causally to each
+  // other alone; those in no range attend to nothing. Undefined: each row is one sequence. For
+  // causal attention without dropout, window or capped scores.
+  at::Tensor ranges;
   // Cosines and sines, f32 [tokens of a sequence, or of the whole batch, width / 2], for rope
   // stages without tables of their own.
   at::Tensor cos, sin;

@@ -3,6 +3,7 @@
 
 #include "compact/ops/functions/attention.h"
 #include "compact/ops/functions/heads.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
@@ -27,13 +28,16 @@ class AttentionStage final : public Stage {
           .transpose(1, 2)
           .flatten(2);
     }
-    AttentionResult r = attention_forward(q, k, v, scale_);
+    AttentionResult r = f.pass.ranges.defined()
+                            ? range_attention(q, k, v, f.pass.ranges, scale_)
+                            : attention_forward(q, k, v, scale_);
     if (f.want_extras) f.extras = std::move(r.extras);
     return r.out.transpose(1, 2).flatten(2);
   }
 
   at::Tensor backward(Backward& b) const override {
     const auto [q, k, v] = split(b.input);
+    if (b.pass.ranges.defined()) return backward_of_ranges(b);
     AttentionGradients g = attention_backward(by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_),
                                               *b.extras, scale_);
     b.gy = at::Tensor();
@@ -47,6 +51,16 @@ class AttentionStage final : public Stage {
   }
 
  private:
+  at::Tensor backward_of_ranges(Backward& b) const {
+    const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
+    const auto [q, k, v] = split(b.input);
+    const auto [gq, gk, gv] = split(gx);
+    range_attention_backward(by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_), *b.extras,
+                             b.pass.ranges, scale_, gq, gk, gv);
+    b.gy = at::Tensor();
+    b.output = at::Tensor();
+    return b.residual.defined() ? gx + b.residual : gx;
+  }
   std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
     return split_heads(x, heads_, kv_heads_, dim_);
   }

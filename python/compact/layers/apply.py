@@ -320,7 +320,7 @@ def report(model: nn.Module) -> Report:
                 LayerReport(
                     name, state.name, None, state.calls, dict(state.own_forward), state.served,
                     state.block.held() if state.served else [],
-                    (*state.block.padding(), state.mask) if state.served and state.mask else None,
+                    *_masking(state),
                 )
             )  # fmt: skip
         else:
@@ -339,6 +339,14 @@ def report(model: nn.Module) -> Report:
     )
     how += "".join(f"; {count} by its own forward: {reason}" for reason, count in network.own.items())
     return Report(text, rows, _loss_of(model), name, rest, saved, how)
+
+
+def _masking(state: LayerState) -> tuple[tuple[str, int, int] | None, tuple[str, int, int] | None]:
+    """LayerReport's padding and ranges."""
+    if not state.served or not state.mask:
+        return None, None
+    kernel, bias, ranges = state.block.masking()
+    return (None, (kernel, ranges, state.mask)) if ranges else ((kernel, bias, state.mask), None)
 
 
 def _loss_of(model: nn.Module) -> str:

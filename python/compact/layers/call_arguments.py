@@ -10,7 +10,7 @@ from torch import nn
 from ..base.torch_private import version_of
 from ..base.transformers_private import attention_of
 from .families import Family
-from .masks import read_mask
+from .masks import Mask, read_mask
 from .patched_forward import STATE
 
 try:
@@ -22,6 +22,8 @@ except ImportError:  # then no model has a layer of a family
 CACHES = ("past_key_values", "cache")  # what versions of transformers call it
 # Arguments that the model has already acted on when it calls its layers, which ignore them.
 _IGNORED = frozenset({"num_items_in_batch", "position_ids", "return_dict", "output_hidden_states"})
+# Where packed sequences begin, for flash attention; what is served reads that from masks, as sdpa and eager attention do.
+_OF_FLASH = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
 _SWITCHES = frozenset({"use_cache", "output_attentions", "output_hidden_states", "return_dict"})  # False says the same as no argument
 
 
@@ -49,37 +51,45 @@ def arguments_by_name(names: tuple[str, ...], args: tuple, kwargs: dict) -> tupl
     if any(name in arguments for name in CACHES):
         return arguments, "a cache of keys and values is passed; give use_cache=False"
     arguments.pop("use_cache", None)
-    known = _IGNORED | {"attention_mask", "position_embeddings"}
+    known = _IGNORED | _OF_FLASH | {"attention_mask", "position_embeddings"}
     unknown = [key for key in arguments if key not in known]
     return arguments, f"it was given {', '.join(sorted(unknown))}" if unknown else None
 
 
-def attention_lengths(attention: nn.Module, family: Family, window: int | None, arguments: dict, x: torch.Tensor) -> tuple[torch.Tensor | None, str | None]:
-    """Lengths of padded sequences (None: no padding), and why a block's attention would differ from the layer's."""
-    length = x.size(1)
-    implementation = attention_of(attention.config)
-    if implementation not in ("sdpa", "eager"):
-        return None, f"its attention is {implementation}"
-    if not _is_own_attention(implementation):
-        return None, f"its attention {implementation} is another function than transformers' own"
-    if implementation == "sdpa" and getattr(attention, "attn_logit_softcapping", None) is not None:
-        return None, "its attention is sdpa, which leaves out the cap of logits that its configuration asks for"
-    if getattr(attention, "is_causal", family.causal) != family.causal:
-        return None, f"its attention has is_causal={attention.is_causal}"
-    if family.causal and not getattr(attention.config, "is_causal", True):
-        return None, "its configuration has is_causal=False"
-    mask = arguments.get("attention_mask")
+def attention_mask(attention: nn.Module, family: Family, numbers: dict[str, float], training: bool, arguments: dict, x: torch.Tensor) -> Mask:
+    """What the mask of a call says, or why a block's attention would differ from the layer's. `numbers`: the block's."""
+    reason = _attention_problem(attention, family)
+    if reason is not None:
+        return Mask(reason=reason)
+    length, window, mask = x.size(1), numbers.get("window") or None, arguments.get("attention_mask")
     if mask is None:
         # Without a mask `eager` attends to all tokens, and kernels ignore a window.
-        if family.causal and implementation == "eager":
-            return None, "its attention is eager and has no mask"
-        return None, "its attention has a window and no mask" if window is not None and window < length else None
+        if family.causal and attention_of(attention.config) == "eager":
+            return Mask(reason="its attention is eager and has no mask")
+        return Mask(reason="its attention has a window and no mask" if window is not None and window < length else None)
     if type(mask) is not torch.Tensor or mask.requires_grad:
-        return None, f"its mask is a {type(mask).__name__}{' with a gradient' if mask.requires_grad else ''}"
-    lengths, reason = read_mask(mask, length, family.causal, window, _pass.number)
-    if lengths is not None and lengths.size(0) != x.size(0):
-        lengths = lengths.expand(x.size(0)).contiguous()
-    return lengths, reason
+        return Mask(reason=f"its mask is a {type(mask).__name__}{' with a gradient' if mask.requires_grad else ''}")
+    read = read_mask(mask, length, family.causal, window, _pass.number, x.size(0))
+    if read.ranges is not None and training and numbers.get("attention_dropout"):
+        return Mask(reason="sequences are packed or padded at the beginning, and its attention has dropout")
+    if read.ranges is not None and numbers.get("softcap"):
+        return Mask(reason="sequences are packed or padded at the beginning, and its attention has a cap of logits")
+    return read
+
+
+def _attention_problem(attention: nn.Module, family: Family) -> str | None:
+    implementation = attention_of(attention.config)
+    if implementation not in ("sdpa", "eager"):
+        return f"its attention is {implementation}"
+    if not _is_own_attention(implementation):
+        return f"its attention {implementation} is another function than transformers' own"
+    if implementation == "sdpa" and getattr(attention, "attn_logit_softcapping", None) is not None:
+        return "its attention is sdpa, which leaves out the cap of logits that its configuration asks for"
+    if getattr(attention, "is_causal", family.causal) != family.causal:
+        return f"its attention has is_causal={attention.is_causal}"
+    if family.causal and not getattr(attention.config, "is_causal", True):
+        return "its configuration has is_causal=False"
+    return None
 
 
 def _is_own_attention(implementation: str) -> bool:

@@ -24,6 +24,9 @@ class LayerReport:
     # Where samples of that pass were padded: the kernel of its attention, bytes of what is added to its scores
     # while it runs, and bytes of the model's mask, which layers share. None: none was.
     padding: tuple[str, int, int] | None = None
+    # Where sequences of that pass were packed or padded at their beginning, and attention ran range by range of tokens:
+    # its kernel, how many ranges, and bytes of the model's mask. None: it did not.
+    ranges: tuple[str, int, int] | None = None
 
     @property
     def held(self) -> int:
@@ -110,6 +113,11 @@ class Report:
         lines = [
             f"padding: {count} layers in the last step, attention by {kernel}, in each {bias:,} bytes for it; the model's mask has {mask:,} bytes"
             for (kernel, bias, mask), count in padded.items()
+        ]
+        ranged = collections.Counter(layer.ranges for layer in self.layers if layer.ranges)
+        lines += [
+            f"packed or padded at the beginning: {count} layers in the last step, attention by {kernel} to each of {ranges:,} ranges of tokens; the model's mask has {mask:,} bytes"
+            for (kernel, ranges, mask), count in ranged.items()
         ]
         others = sum(OTHER in layer.own_forward for layer in self.layers)
         return lines + [f"masks: {others} layers ran their own forward, since {OTHER}"] * bool(others)

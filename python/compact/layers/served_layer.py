@@ -71,7 +71,7 @@ class LayerState:
             self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, rows, self.seed
         )
         self.numbers, self.adapters = numbers, adapters
-        self.mask = 0  # bytes of the mask that the block's last pass had, where that says padding
+        self.mask = 0  # bytes of the mask that the block's last pass had, where that says padding or ranges
         self._set_projected()
         names = list(self.block.weights())
         sources = [self._source(layer, full) for full in names]
@@ -251,10 +251,10 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
     reason = reason or state.modules_problem(layer)
     weights = state.weights()
     reason = reason or state.tensors_problem(hidden_states, weights)
-    lengths, cos, sin = None, None, None
+    mask, cos, sin = None, None, None
     if reason is None:
-        window = state.numbers.get("window") or None
-        lengths, reason = call_arguments.attention_lengths(state.attention, state.family, window, arguments, hidden_states)
+        mask = call_arguments.attention_mask(state.attention, state.family, state.numbers, layer.training, arguments, hidden_states)
+        reason = mask.reason
     if reason is None and "position_embeddings" in arguments:
         tables = call_arguments.rotary_tables(arguments, hidden_states)
         if isinstance(tables, str):
@@ -278,7 +278,7 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
     state.served = True
     state.mask = 0
     with without_torch_function():
-        y = state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)
-    if lengths is not None:
+        y = state.block.forward(hidden_states, weights, cos, sin, mask.lengths, mask.ranges, layer.training)
+    if mask.lengths is not None or mask.ranges is not None:
         state.mask = arguments["attention_mask"].untyped_storage().nbytes()
     return y

@@ -55,7 +55,7 @@ class _Step:
         for p in self.model.parameters():  # of a step that failed
             p.grad = None
         apply.remove(self.model)
-        masks._last.result = ()  # lengths of samples, which each step keeps for the next
+        masks._last.result = None  # lengths of samples, which each step keeps for the next
         gc.collect()  # what is in circles would go in a step
         self._outside += ops.planned_bytes() - self._bare  # what a search holds
         if policy is not None:
