@@ -92,7 +92,11 @@ BatchWindow next_window(const Task& task, const TrainConfig& c, Group& group) {
   for (int64_t i = 0; i < c.gradient_accumulation_steps; ++i) {
     window.batches.push_back(task.train->next(c.per_device_train_batch_size));
     check_targets(window.batches.back(), task);
-    window.targets += window.batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
+    const at::Tensor& target = window.batches.back().target;
+    // A number of a regression is a target whatever it is.
+    window.targets += target.is_floating_point()
+                          ? target.numel()
+                          : target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
   }
   task.train->skip((group.size() - 1 - group.rank()) * own);
   window.targets = group.sum_of(window.targets);

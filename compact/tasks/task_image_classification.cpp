@@ -13,6 +13,7 @@
 #include "compact/data/images/resize_images.h"
 #include "compact/data/samples/split.h"
 #include "compact/io/checksum.h"
+#include "compact/models/labels.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
 #include "compact/tasks/task.h"
@@ -100,6 +101,10 @@ void open_data(const TrainConfig& c, ModelShape& m, Task& task,
   const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {
     if (files.empty()) return nullptr;
     LabelledImages data = fitted(read(files, size_of(m)), files[0], m);
+    if (!m.labels.empty() && data.class_names.empty() && m.labels != numbered_labels(m.classes)) {
+      warnings.push_back(cat(files[0], " has numbers of classes, the model names (", m.labels[0],
+                             ", ...): number 0 is taken to be ", m.labels[0], ", and so on"));
+    }
     if (m.labels.empty() && !data.class_names.empty()) {
       warnings.push_back(cat(c.model_name_or_path,
                              " has no names of classes: they are taken to be ", "those of ",

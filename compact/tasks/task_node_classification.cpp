@@ -15,6 +15,8 @@ namespace {
 void check_node(const TrainConfig& c) {
   check_graph_settings(c);
   COMPACT_CHECK(c.test_file.empty(), "--test_file: the nodes of a graph are split");
+  COMPACT_CHECK(c.train_file.empty() || c.validation_file.empty(),
+                "--validation_file: the nodes of the graph of --train_file are split");
 }
 
 uint64_t split_seed_of(const TrainConfig& c) {

@@ -30,6 +30,14 @@ std::string task_of_run(const std::string& train_config) {
 // Columns that the run read, unless others are named or the file lacks them.
 void take_columns(const std::string& train_config, TrainConfig& c) {
   const nlohmann::json json = read_json(train_config);
+  if (c.task == language_modeling.name) {
+    const auto field = json.is_object() ? json.find("text_field") : json.end();
+    if (field != json.end() && field->is_string() &&
+        !is_given(c, named(config_options(), "text_field", "option"))) {
+      set_option(c, "text_field", {*field}, train_config);
+    }
+    return;
+  }
   const auto table = open_table(c.validation_file[0], {.strict = false});
   for (const char* const name :
        {"text_column", "text_pair_column", "label_column", "prompt_column", "completion_column"}) {
@@ -84,7 +92,8 @@ TrainedModel open_trained_model(TrainConfig c) {
   c.task = info.name;
   const std::string run = c.model_name_or_path + "/train_config.json";
   if (!c.validation_file.empty() && is_table_name(c.validation_file[0]) && is_file(run) &&
-      (&info == &prompt_completion || &info == &text_classification)) {
+      (&info == &prompt_completion || &info == &text_classification ||
+       &info == &language_modeling)) {
     take_columns(run, c);
   }
   c.model.clear();

@@ -43,6 +43,23 @@ TEST_F(GraphSetFile, TagsBecomeColumns) {
   EXPECT_TRUE(at::equal(set.graphs[1].features, at::tensor({0.f, 0.f, 1.f}).view({1, 3})));
 }
 
+TEST_F(GraphSetFile, ClassesAndTagsOfAnother) {
+  const GraphSet all = read_set("3\n1 5\n10 0\n1 6\n11 0\n1 7\n12 0\n");
+  EXPECT_THAT(all.values.labels, testing::ElementsAre(5, 6, 7));
+  EXPECT_THAT(all.values.tags, testing::ElementsAre(10, 11, 12));
+  const auto read = [&](const std::string& text) {
+    return read_graph_set(write_file(folder_ / "other.txt", text), &all.values);
+  };
+  const GraphSet some = read("1\n1 7\n12 0\n");
+  EXPECT_EQ(some.classes, 3);
+  EXPECT_EQ(some.graphs[0].label, 2);
+  EXPECT_TRUE(at::equal(some.graphs[0].features, at::tensor({0.f, 0.f, 1.f}).view({1, 3})));
+  EXPECT_THAT(one_line_error_of([&] { read("1\n1 8\n12 0\n"); }),
+              testing::HasSubstr("other.txt: has a graph of class 8, which"));
+  EXPECT_THAT(one_line_error_of([&] { read("1\n1 7\n13 0\n"); }),
+              testing::HasSubstr("other.txt: has a node of tag 13, which"));
+}
+
 TEST_F(GraphSetFile, AttributesFollowTags) {
   const GraphSet set = read_set("1\n2 0\n0 1 1 0.5 -2e1\n1 1 0 0 3\n");
   EXPECT_TRUE(at::equal(set.graphs[0].features,

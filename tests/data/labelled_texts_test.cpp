@@ -31,6 +31,18 @@ TEST(LabelledTexts, SinglesAndPairs) {
   EXPECT_THAT(pair.class_names, ElementsAre("2", "10"));  // as numbers
 }
 
+TEST(LabelledTexts, FieldsOfSeveralLinesInTsv) {
+  const TextFolder folder;
+  const std::string head = "text\tlabel\n";
+  const auto texts = read_labelled_texts(write_file(
+      folder / "a.tsv", head + "\"one\ntwo \"\"2\"\"\n\nthree\"\tx\n\"four\ty\nfive\tx\n"));
+  EXPECT_THAT(texts.first, ElementsAre("one\ntwo \"2\"\n\nthree", "\"four", "five"));
+  EXPECT_THAT(texts.labels, ElementsAre(0, 1, 0));
+  const std::string open = write_file(folder / "b.tsv", head + "a\tx\nb\ty\n\"c\nd\tx\n");
+  EXPECT_EQ(one_line_error_of([&] { read_labelled_texts(open); }),
+            open + ": line 4: a field in quotes is not closed before the file's end");
+}
+
 TEST(LabelledTexts, NamedFields) {
   const TextFolder folder;
   const std::string path = write_file(
@@ -101,6 +113,22 @@ TEST(LabelledTexts, Regression) {
     EXPECT_EQ(one_line_error_of([&] { read_labelled_texts(other, {.regression = true}); }),
               other + ": line 2: the label must be a finite number, is `" + bad + "`");
   }
+}
+
+// As tables of floats write whole numbers.
+TEST(LabelledTexts, TakesWholeNumbersOfFloats) {
+  const TextFolder folder;
+  const auto of = [&](const std::string& rows, std::vector<std::string> classes = {}) {
+    return read_labelled_texts(write_file(folder / "a.csv", "text,label\n" + rows),
+                               {.class_names = std::move(classes)});
+  };
+  const auto some = of("a,0.0\nb,-1.0\nc,1\nd,2.0\ne,1.0\n");
+  EXPECT_THAT(some.class_names, ElementsAre("0", "1", "2"));
+  EXPECT_THAT(some.first, ElementsAre("a", "c", "d", "e"));
+  EXPECT_THAT(some.labels, ElementsAre(0, 1, 2, 1));
+  EXPECT_THAT(some.warnings, ElementsAre(HasSubstr("1 row was left out as unlabelled")));
+  EXPECT_THAT(of("a,1.0\nb,0.0\n", {"0", "1"}).labels, ElementsAre(1, 0));
+  EXPECT_THAT(of("a,1.0\nb,1.5\n").class_names, ElementsAre("1.0", "1.5"));  // names
 }
 
 // As data sets of Hugging Face mark rows without a label. Beside two other classes, as sentiments

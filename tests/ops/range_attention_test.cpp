@@ -141,9 +141,9 @@ TEST(RangeAttention, RangesAreChecked) {
   for (const std::vector<Range>& ranges : wrong) {
     EXPECT_THROW(check_ranges(tensor_of(ranges), kBatch, kLength), InputError);
   }
-  for (const at::Tensor& other :
-       {at::zeros({1, 3}, at::kInt), at::zeros({3}, at::kLong), at::zeros({1, 2}, at::kLong),
-        at::zeros({3, 2}, at::kLong).t(), at::zeros({1, 3}, at::device(at::kMeta).dtype(at::kLong))}) {
+  for (const at::Tensor& other : {at::zeros({1, 3}, at::kInt), at::zeros({3}, at::kLong),
+                                  at::zeros({1, 2}, at::kLong), at::zeros({3, 2}, at::kLong).t(),
+                                  at::zeros({1, 3}, at::device(at::kMeta).dtype(at::kLong))}) {
     EXPECT_THROW(check_ranges(other, kBatch, kLength), InputError);
   }
 }

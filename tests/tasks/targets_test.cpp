@@ -36,6 +36,25 @@ class Samples final : public Dataset {
   at::Tensor targets_;
 };
 
+class Values final : public Dataset {
+ public:
+  Values() { begin(4, 1); }
+
+ protected:
+  Batch collect(std::span<const Sample> samples) const override {
+    return {at::ones({std::ssize(samples), 4}, at::kLong),
+            at::full({std::ssize(samples)}, -100, at::kFloat)};
+  }
+};
+
+TEST(Targets, NumbersOfARegressionAreAllCounted) {
+  TrainConfig c;
+  c.per_device_train_batch_size = 4;
+  Task task;
+  task.train = std::make_unique<Values>();
+  EXPECT_EQ(next_window(task, c, *single_group()).targets, 4);
+}
+
 TEST(Targets, MustBeClassesOrIgnored) {
   TrainConfig c;
   c.per_device_train_batch_size = 2;

@@ -8,7 +8,7 @@
 namespace compact {
 
 at::Tensor normalize_rows(const at::Tensor& features) {
-  const at::Tensor sums = features.sum(1, true);
+  const at::Tensor sums = features.abs().sum(1, true);
   return features / at::where(sums.eq(0), at::ones_like(sums), sums);
 }
 

@@ -18,14 +18,20 @@ struct LabelledGraph {
   int64_t label = 0;  // in [0, classes)
 };
 
+// Which values stand for the classes and for the columns of tags, ascending.
+struct GraphValues {
+  std::vector<int64_t> labels, tags;
+};
+
 struct GraphSet {
   std::vector<LabelledGraph> graphs;
   int64_t features = 0, classes = 0;
+  GraphValues values;
 };
 
 // Graphs from one of two forms. Features are the node's tag as one of as many columns as there are
 // different tags, ascending, then its attributes; 1 where a set has neither. Labels are renumbered
-// from 0, ascending.
+// from 0, ascending. Both as `known` has them, where it is given: another value is an error.
 //
 // A file (Xu et al., "How powerful are graph neural networks?", 2019; perhaps compressed): the
 // number of graphs; for each a line "nodes label" and, for each node, a line "tag degree
@@ -37,6 +43,6 @@ struct GraphSet {
 //
 // Throws InputError with file and line on anything else, numbers that are not finite or out of
 // range, graphs without nodes, edges between graphs, and more than 2^28 feature values.
-GraphSet read_graph_set(const std::string& path);
+GraphSet read_graph_set(const std::string& path, const GraphValues* known = nullptr);
 
 }  // namespace compact

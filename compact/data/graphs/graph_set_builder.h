@@ -28,9 +28,9 @@ struct StatedGraph {
 // Features are the tags as columns, where `with_tags`, and the attributes, so many a node. Throws
 // InputError that begins with `where` on too many values of features.
 GraphSet build_graph_set(std::vector<StatedGraph> stated, bool with_tags, int64_t attributes,
-                         const std::string& where);
+                         const std::string& where, const GraphValues* known);
 
-GraphSet read_graph_set_file(const std::string& path);
-GraphSet read_graph_set_folder(const std::string& path);
+GraphSet read_graph_set_file(const std::string& path, const GraphValues* known);
+GraphSet read_graph_set_folder(const std::string& path, const GraphValues* known);
 
 }  // namespace compact

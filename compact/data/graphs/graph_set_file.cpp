@@ -17,7 +17,7 @@ void read_node(FieldLines& lines, StatedGraph& graph, int64_t node, int64_t node
 
 }  // namespace
 
-GraphSet read_graph_set_file(const std::string& path) {
+GraphSet read_graph_set_file(const std::string& path, const GraphValues* known) {
   FieldLines lines(path);
   lines.next();
   const int64_t count = lines.integer("the number of graphs", 1, kMostGraphs);
@@ -37,7 +37,7 @@ GraphSet read_graph_set_file(const std::string& path) {
     }
   }
   COMPACT_CHECK(!lines.next(), path, ": must have ", count, " graphs, goes on after them");
-  return build_graph_set(std::move(graphs), true, attributes, path);
+  return build_graph_set(std::move(graphs), true, attributes, path, known);
 }
 
 }  // namespace compact

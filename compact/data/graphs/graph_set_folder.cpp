@@ -94,7 +94,7 @@ void read_nodes(const std::string& path, const std::vector<Place>& places, const
 
 }  // namespace
 
-GraphSet read_graph_set_folder(const std::string& path) {
+GraphSet read_graph_set_folder(const std::string& path, const GraphValues* known) {
   const std::string prefix = prefix_in(path);
   std::vector<StatedGraph> graphs = read_labels(prefix + "_graph_labels.txt");
   const std::vector<Place> places = read_indicator(prefix + "_graph_indicator.txt", graphs);
@@ -113,7 +113,7 @@ GraphSet read_graph_set_folder(const std::string& path) {
       graphs[place.graph].add_attributes(lines, attributes);
     });
   }
-  return build_graph_set(std::move(graphs), tagged || attributes == 0, attributes, path);
+  return build_graph_set(std::move(graphs), tagged || attributes == 0, attributes, path, known);
 }
 
 }  // namespace compact

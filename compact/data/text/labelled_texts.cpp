@@ -18,8 +18,19 @@ namespace {
 constexpr size_t kMostTextBytes = size_t{1} << 32;
 constexpr size_t kRowBytes = 2 * sizeof(std::string) + sizeof(float);
 constexpr size_t kMostClasses = size_t{1} << 16;
-constexpr std::string_view kUnlabelled = "-1";  // in data sets of Hugging Face
+constexpr int64_t kUnlabelled = -1;  // in data sets of Hugging Face
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+
+// An integer, also as 3.0, which tables of floats have.
+std::optional<int64_t> whole_number(std::string_view text) {
+  const size_t point = text.find('.');
+  if (point != text.npos) {
+    const std::string_view rest = text.substr(point + 1);
+    if (rest.empty() || rest.find_first_not_of('0') != rest.npos) return {};
+    text = text.substr(0, point);
+  }
+  return parse_integer(std::string(text));
+}
 
 // Labels as texts become numbers.
 class Labels {
@@ -44,13 +55,17 @@ class Labels {
       return static_cast<float>(*value);
     }
     if (text.empty()) wrong("a class");
-    if (cell.kind == TableCell::kNumber && !parse_integer(text)) wrong("a text or an integer");
-    const auto found = numbers_.find(text);
+    const std::optional<int64_t> whole = whole_number(text);
+    if (cell.kind == TableCell::kNumber && !whole) wrong("a text or an integer");
+    auto found = numbers_.find(text);
+    if (found == numbers_.end() && whole && !rules_.class_names.empty()) {
+      found = numbers_.find(std::to_string(*whole));
+    }
     if (found != numbers_.end()) return static_cast<float>(found->second);
     if (!rules_.class_names.empty()) {
-      if (text == kUnlabelled && !rules_.numbered) return {};
+      if (whole == kUnlabelled && !rules_.numbered) return {};
       const auto count = static_cast<int64_t>(rules_.class_names.size());
-      const auto value = rules_.numbered ? parse_integer(text) : std::nullopt;
+      const auto value = rules_.numbered ? whole : std::nullopt;
       if (value && *value >= 0 && *value < count) return static_cast<float>(*value);
       fail(table.where(), ": the label must be one of ", count, " classes (",
            printable(suggestion(text, rules_.class_names).substr(2)), "), is `", printable(text),
@@ -64,11 +79,11 @@ class Labels {
   // The number of the rows that are unlabelled, where classes came from the file: three or more are
   // numbers from 0 on. It stands for no class from now on.
   std::optional<float> take_unlabelled() {
-    const auto found = numbers_.find(std::string(kUnlabelled));
+    const auto found = of_number(kUnlabelled);
     if (!rules_.class_names.empty() || found == numbers_.end() || numbers_.size() < 4) return {};
     for (const auto& [name, number] : numbers_) {
-      const auto value = parse_integer(name);
-      if (!value || *value < -1) return {};
+      const auto value = whole_number(name);
+      if (!value || *value < kUnlabelled) return {};
     }
     const auto number = static_cast<float>(found->second);
     numbers_.erase(found);
@@ -78,7 +93,7 @@ class Labels {
   // Where -1 may mark rows without a label, but is a class as well as 0.
   bool takes_minus_one() const {
     return !rules_.regression && rules_.class_names.empty() &&
-           numbers_.contains(std::string(kUnlabelled)) && numbers_.contains("0");
+           of_number(kUnlabelled) != numbers_.end() && of_number(0) != numbers_.end();
   }
 
   // Names in their order. Classes that the file brought get the numbers of that order.
@@ -88,26 +103,34 @@ class Labels {
     COMPACT_CHECK(numbers_.size() > 1, table.path(), ": labels must be of at least two classes, ",
                   numbers_.empty() ? "there are none"
                                    : "all are `" + printable(numbers_.begin()->first) + "`");
+    const bool integers = std::ranges::all_of(
+        numbers_, [](const auto& entry) { return whole_number(entry.first).has_value(); });
     std::vector<std::string> names;
-    bool integers = true;
-    for (const auto& [name, number] : numbers_) {
-      names.push_back(name);
-      integers = integers && parse_integer(name);
-    }
-    if (integers) {
-      std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
-        return *parse_integer(a) < *parse_integer(b);
-      });
-    }
-    std::vector<float> places(names.size() + 1);  // numbers may lack the unlabelled one
-    for (size_t i = 0; i < names.size(); ++i) {
-      places[numbers_.at(names[i])] = static_cast<float>(i);
+    std::vector<float> places(numbers_.size() + 1);  // numbers may lack the unlabelled one
+    const auto put = [&](const std::string& name, size_t number, bool another) {
+      if (another) names.push_back(name);
+      places[number] = static_cast<float>(names.size() - 1);
+    };
+    if (integers) {  // 3 and 3.0 are one class
+      std::multimap<int64_t, size_t> sorted;
+      for (const auto& [name, number] : numbers_) sorted.emplace(*whole_number(name), number);
+      for (const auto& [value, number] : sorted) {
+        const std::string name = std::to_string(value);
+        put(name, number, names.empty() || names.back() != name);
+      }
+    } else {
+      for (const auto& [name, number] : numbers_) put(name, number, true);
     }
     for (float& label : labels) label = places[static_cast<size_t>(label)];
     return names;
   }
 
  private:
+  std::map<std::string, size_t>::const_iterator of_number(int64_t value) const {
+    return std::ranges::find_if(
+        numbers_, [&](const auto& entry) { return whole_number(entry.first) == value; });
+  }
+
   const RowRules& rules_;
   std::map<std::string, size_t> numbers_;
 };

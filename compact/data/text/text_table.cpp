@@ -144,20 +144,38 @@ class TsvRows : public ColumnRows {
 
   bool next() {
     if (!next_line()) return false;
-    divide(!plain_);
+    divide(lines_.line(), !plain_);
+    if (!plain_ && open_ && width_ > 0 && count_ < width_) go_on();
     // Where quotes give another number of columns than the first row has, they are characters.
-    if (!plain_ && width_ > 0 && count_ != width_) divide(false);
+    if (!plain_ && width_ > 0 && count_ != width_) divide(lines_.line(), false);
     if (width_ == 0) width_ = count_;
     return true;
   }
 
  private:
-  void divide(bool quotes) {
-    const std::string_view line = lines_.line();
+  // A row that lacks columns and has a field whose quotes are not closed goes on with the next
+  // line.
+  void go_on() {
+    const std::string where = lines_.where();
+    std::string whole(lines_.line());
+    while (open_) {
+      COMPACT_CHECK(lines_.next(), where,
+                    ": a field in quotes is not closed before the file's end");
+      whole += '\n';
+      whole += lines_.line();
+      COMPACT_CHECK(whole.size() <= kLongestRecord, where, ": a record must have at most ",
+                    format_bytes(kLongestRecord), ", is a quote not closed?");
+      divide(whole, true);
+    }
+    if (count_ != width_) refuse(cat(where, ": must have ", width_, " columns, has ", count_));
+  }
+
+  void divide(std::string_view line, bool quotes) {
     count_ = 0;
+    open_ = false;
     for (size_t start = 0; start <= line.size();) {
       std::string& field = add();
-      size_t end = quotes ? quoted(line, start, field) : line.npos;
+      size_t end = quotes ? quoted(line, start, field, open_) : line.npos;
       if (end == line.npos) {
         end = std::min(line.find('\t', start), line.size());
         field = line.substr(start, end - start);
@@ -166,12 +184,16 @@ class TsvRows : public ColumnRows {
     }
   }
 
-  // Where a field ends that stands in quotes as a whole; npos: it does not.
-  static size_t quoted(std::string_view line, size_t start, std::string& field) {
+  // Where a field ends that stands in quotes as a whole; npos: it does not. `open`: its quotes are
+  // not closed.
+  static size_t quoted(std::string_view line, size_t start, std::string& field, bool& open) {
     if (!line.substr(start).starts_with('"')) return line.npos;
     for (size_t at = start + 1;;) {
       const size_t quote = line.find('"', at);
-      if (quote == line.npos) return quote;
+      if (quote == line.npos) {
+        open = true;
+        return quote;
+      }
       field += line.substr(at, quote - at);
       at = quote + 1;
       if (at == line.size() || line[at] == '\t') return at;
@@ -181,6 +203,7 @@ class TsvRows : public ColumnRows {
   }
 
   size_t width_ = 0;
+  bool open_ = false;
 };
 
 // The first row is met twice: for the names of the columns, or their number, and as a row.

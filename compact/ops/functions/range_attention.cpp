@@ -68,8 +68,7 @@ AttentionResult range_attention(const at::Tensor& q, const at::Tensor& k, const 
                                 const at::Tensor& ranges, AttentionScale scale) {
   const std::vector<TokenRange> all = read_ranges(ranges);
   AttentionResult whole;
-  whole.out =
-      at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
+  whole.out = at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
   zero_others(whole.out, all);
   for (const TokenRange& r : all) {
     AttentionResult part = attention_forward(r.of(q), r.of(k), r.of(v), scale);
@@ -91,8 +90,8 @@ void range_attention_backward(const at::Tensor& gout, const at::Tensor& q, const
   for (const TokenRange& r : all) {
     const std::vector<at::Tensor> own(next, next + each);
     next += each;
-    const AttentionGradients g = attention_backward(r.of(gout), r.of(q), r.of(k), r.of(v),
-                                                    r.of(out), own, scale);
+    const AttentionGradients g =
+        attention_backward(r.of(gout), r.of(q), r.of(k), r.of(v), r.of(out), own, scale);
     r.of(gq).copy_(g.gq);
     r.of(gk).copy_(g.gk);
     r.of(gv).copy_(g.gv);

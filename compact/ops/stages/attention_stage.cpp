@@ -28,9 +28,8 @@ class AttentionStage final : public Stage {
           .transpose(1, 2)
           .flatten(2);
     }
-    AttentionResult r = f.pass.ranges.defined()
-                            ? range_attention(q, k, v, f.pass.ranges, scale_)
-                            : attention_forward(q, k, v, scale_);
+    AttentionResult r = f.pass.ranges.defined() ? range_attention(q, k, v, f.pass.ranges, scale_)
+                                                : attention_forward(q, k, v, scale_);
     if (f.want_extras) f.extras = std::move(r.extras);
     return r.out.transpose(1, 2).flatten(2);
   }

@@ -49,9 +49,10 @@ class MaskedAttentionStage final : public Stage {
     const auto [q, k, v] = split(f.input);
     COMPACT_CHECK(!f.pass.cache || options_.causal,
                   "[attention] only causal attention can continue a cache of tokens");
-    COMPACT_CHECK(!f.pass.ranges.defined(),
-                  "[attention] ranges are for causal attention without padding at the end, dropout, "
-                  "window or capped scores");
+    COMPACT_CHECK(
+        !f.pass.ranges.defined(),
+        "[attention] ranges are for causal attention without padding at the end, dropout, "
+        "window or capped scores");
     const bool plain = options_.window == 0 && options_.softcap == 0;
     if (f.pass.cache && plain) {
       const at::Tensor y = attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale);
