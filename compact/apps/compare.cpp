@@ -36,8 +36,8 @@ std::vector<std::string> ignored_options_of(const TrainConfig& c) {
   return lines;
 }
 
-// Leaves an option that all runs were given out of those that it takes no effect in, where there is
-// one that it takes effect in: they would warn of it.
+// Removes a shared option from the runs that ignore it, unless all ignore it; otherwise each would
+// warn.
 void leave_out_unread(const CompareOptions& options, std::vector<CompareEntry>& entries) {
   for (const std::string& argument : options.train_arguments) {
     const std::string flag = argument.substr(0, argument.find('='));

@@ -162,7 +162,7 @@ void print_plan(const PlanOptions& o, std::ostream& out) {
   COMPACT_CHECK(cuda || (o.stated.products == 0 && o.stated.bytes == 0),
                 "--device_tflops and --device_gbps take effect with --device cuda only");
   const std::string gpu = cuda ? plan_for_gpu(o.gpu) : "";
-  // What a card has is the budget of what asks for one.
+  // With --gpu and no --budget, --max_batch and --preset auto use that GPU's memory.
   if (!o.gpu.empty() && c.budget.empty() && (o.max_batch || c.preset == "auto")) {
     c.budget = cat(planned_card().memory_bytes() >> 20, "MiB");
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that the configurations of all models share. Each throws InputError "`where`: KEY must
-// ...".
+// Checks that the configurations of all models share. Throws InputError "`where`: KEY must ...".
 #pragma once
 
 #include <cstdint>
@@ -10,9 +9,7 @@
 
 namespace compact {
 
-template <class T>
-using KeyedValues = std::vector<std::pair<const char*, T>>;
-
-void check_positive(const KeyedValues<double>& values, std::string_view where);
+void check_positive(const std::vector<std::pair<const char*, double>>& values,
+                    std::string_view where);
 
 }  // namespace compact

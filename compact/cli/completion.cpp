@@ -60,7 +60,7 @@ std::vector<Completed> flags_of(const Command& command) {
   return all;
 }
 
-// What stands without a flag.
+// The arguments without a flag.
 std::string bare_words(const Command& command) {
   return command.run == run_list         ? joined(names_of(list_kinds()))
          : command.run == run_completion ? joined(names_of(kShells))

@@ -24,10 +24,10 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
             "see `compact list gpus`");
   flags.add("world_size", o.world_size,
             "processes of the run: the plan is that of the one that takes the most", "N");
-  flags.add("device_tflops", tflops,
-            "products that it reaches, in 10^12 a second; 0: as known of it", "X");
-  flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9; 0: so, too",
+  flags.add("device_tflops", tflops, "products that it reaches, in TFLOP/s; 0: from its data sheet",
             "X");
+  flags.add("device_gbps", gbps,
+            "memory bandwidth that it reaches, in GB/s; 0: from its data sheet", "X");
   o.config.tokenizer.clear();  // not named: the vocabulary of the model
   TrainFlags settings(flags, Commands::kPlan, o.config);
   if (!flags.parse(arguments)) return kExitOk;

@@ -111,7 +111,8 @@ CodecPtr make_quantize(const Spec& spec) {
     const double adapt = spec.number("adapt", 4);
     COMPACT_CHECK(adapt >= 1 && adapt <= 8,
                   "quantize:adapt must be from 1 to 8 bits on average, is ", adapt);
-    COMPACT_CHECK(f.levels != Levels::kLloyd, "quantize:levels=lloyd does not go with adapt");
+    COMPACT_CHECK(f.levels != Levels::kLloyd,
+                  "quantize:levels=lloyd cannot be combined with adapt");
   }
   COMPACT_CHECK(f.levels != Levels::kLloyd || f.bits <= 4,
                 "quantize:levels=lloyd has at most 4 bits, not ", f.bits);

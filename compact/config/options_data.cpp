@@ -171,7 +171,7 @@ OptionGroup options_of_data() {
            .tasks = {"text-classification"}},
           {.name = "prompt_column",
            .member = &C::prompt_column,
-           .help = "prompt-completion: field of what is asked, without loss; of several, as "
+           .help = "prompt-completion: field of the prompt, which has no loss; of several, as "
                    "instruction,input, each that is not empty on a line of its own",
            .values = "NAME[,NAME...]",
            .resume = kKept,
@@ -179,7 +179,7 @@ OptionGroup options_of_data() {
            .tasks = {"prompt-completion"}},
           {.name = "completion_column",
            .member = &C::completion_column,
-           .help = "of what is to be said",
+           .help = "column with the completion, which is what the model learns",
            .values = "NAME",
            .resume = kKept,
            .commands = kRunOrPlan | kEval,

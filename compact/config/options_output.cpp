@@ -23,7 +23,7 @@ OptionGroup options_of_output() {
                .commands = kTrain | kCompare},
               {.name = "verbose",
                .member = &C::verbose,
-               .help = "what stands in output_dir/memory.txt (every kind of saved tensor, a step's "
+               .help = "print output_dir/memory.txt (every kind of saved tensor, a step's "
                        "memory) on the console, too",
                .resume = kFree},
               {.name = "logging_steps",

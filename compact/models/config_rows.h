@@ -62,12 +62,12 @@ class ConfigRows {
   size_t model_type(Texts types, size_t value = 0);  // which must be given
   void gelu(const char* key, bool& tanh);            // as it is, or approximated by tanh
 
-  // Settings that change what is computed to what is not computed here: flags that must be false,
-  // and keys that must have the value which does nothing.
+  // Refuse settings of features that are not implemented: flags that must be false, keys that must
+  // have the neutral value.
   void never(Texts flags) const;
   void refuse(const char* type, const nlohmann::json& harmless, Texts keys) const;
 
-  // What is written beside, whatever is read.
+  // Written in any case.
   void put(const char* key, nlohmann::json value) { written_[key] = std::move(value); }
   void put_dtypes() { put("torch_dtype", dtype_), put("dtype", dtype_); }
   void leave_out(const char* key) { written_.erase(key); }

@@ -89,8 +89,8 @@ void Optimizer::sum_over_ranks() {
   if (reduction_) reduction_->finish();
 }
 
-// Every owner gives the norms of its own parameters, rank 0 those of parameters without an owner,
-// and zeros stand for all others in the sum, so that the result is what one process would get.
+// Each rank contributes the norms of the parameters it owns (rank 0 also the shared ones), zeros
+// elsewhere, and one all-reduce adds them: the result is that of one process.
 at::Tensor Optimizer::norm_over_ranks() const {
   if (states_.empty()) return at::zeros({}, at::kFloat);
   const at::Tensor zero = at::zeros({}, states_[0].weight.options().dtype(at::kFloat));

@@ -140,7 +140,7 @@ class GlooGroup final : public Group {
     }
     c10::intrusive_ptr<c10d::Work> work;
     COMPACT_CHECK(!t.is_cuda() || transfer < Transfer::kPass,
-                  "[group] a tree of sums on GPUs needs NCCL, which this build has not");
+                  "[group] a tree of sums on GPUs needs NCCL, which this build lacks");
     // kPass and kReceive, the steps of a tree, have no future to be timed by.
     const bool step = transfer == Transfer::kPass || transfer == Transfer::kReceive;
     if (!step) clock()->begin();

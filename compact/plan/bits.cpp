@@ -167,7 +167,7 @@ BitAllocation allocate_exact(std::span<const TensorBits> tensors, int64_t budget
         const int64_t bytes = s.bytes + tensors[i].choices[c].bytes;
         const double error = s.error + cost(tensors[i], c);
         if (bytes + rest.least_bytes() > budget) continue;
-        // What cannot be better than what is known already. Rounding must not lose the optimum.
+        // It cannot beat the best known answer. Rounding must not lose the optimum.
         if (error + rest.bound(budget - bytes) > greedy.error * (1 + 1e-12)) continue;
         next.push_back({bytes, error, b, c});
       }

@@ -22,7 +22,7 @@ int64_t whole_multiple(int64_t n, int64_t multiple) {
 
 // The trace with a number of its own for each block that it allocates, in place of an address.
 MemoryTrace numbered(MemoryTrace trace) {
-  std::unordered_map<uintptr_t, uintptr_t> numbers;  // of what is allocated, by address
+  std::unordered_map<uintptr_t, uintptr_t> numbers;  // of allocated blocks, by address
   uintptr_t next = UINTPTR_MAX;                      // no address of memory
   for (MemoryEvent& e : trace.events) {
     if (e.kind == MemoryEventKind::kAllocate) {

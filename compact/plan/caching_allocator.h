@@ -26,10 +26,10 @@ class CachingAllocatorModel {
  public:
   void allocate(uintptr_t address, int64_t bytes);
   void free(uintptr_t address);
-  // The workspaces of all threads, which stay. Returns their bytes. `late`: that of autograd's
-  // thread is taken once a backward pass has made a product, from what is free then.
+  // The workspaces of all threads, which stay. Returns their bytes. `late`: autograd's
+  // thread allocates its own at its first backward product, from memory free at that moment.
   int64_t allocate_workspaces(int capability, bool late);
-  // What the trace leaves there is not allocated again when it is replayed again.
+  // Blocks that the trace leaves allocated are not allocated again by another replay.
   void replay(const MemoryTrace& trace);
   // A step finds what the one before it left: the second may reserve more than the first. What the
   // step allocates at an address that it has freed is another block.

@@ -12,14 +12,14 @@
 
 namespace compact {
 
-// What of a GPU's memory no tensor gets: the driver's own part, and a process's context with the
-// kernels of its libraries. 0.4 to 0.6 GiB each as people report it, not measured here.
+// Bytes of a GPU's memory that no tensor gets: the driver's own part, and a process's context with
+// the kernels of its libraries. 0.4 to 0.6 GiB each as people report it, not measured here.
 inline constexpr int64_t kDriverBytes = int64_t{1} << 30;
 
 // From the makers' data sheets: products without sparsity, sums in f32.
 struct GpuCard {
   std::string_view name;         // in short, as --gpu takes it
-  std::string_view words;        // of what the driver calls it
+  std::string_view words;        // of the driver's name for it
   double half_tflops;            // of bf16 and f16; TF32 runs at half of it
   double float_tflops;           // of f32 without tensor cores
   double terabytes_a_second;     // of its memory
@@ -29,7 +29,7 @@ struct GpuCard {
   double host_gigabytes = 31.5;  // a second from or to the host: PCIe 4.0 x16, one direction
 
   double tf32_tflops() const { return half_tflops / 2; }
-  // What tensors may take of it: without kDriverBytes.
+  // Bytes for tensors: without kDriverBytes.
   int64_t memory_bytes() const { return (int64_t{mebibytes} << 20) - kDriverBytes; }
   // As plans take it in place of the one of this machine (kernels::set_planned_gpu).
   kernels::Gpu gpu() const;
@@ -50,7 +50,7 @@ const GpuCard& planned_card();
 // Which path products in f32 take on it under a --matmul_precision, and what the other would give.
 std::string float_products(const GpuCard& card, std::string_view precision);
 
-// What training reaches of products and bytes: assumed, not measured on a GPU.
+// Parts of its products and bytes that training reaches: assumed, not measured on a GPU.
 inline constexpr double kReachedProducts = 0.65, kReachedBytes = 0.85;
 
 }  // namespace compact

@@ -64,7 +64,7 @@ class SegmentGroups {
   SegmentGroups() = default;
   // Runs one forward pass of a step on the meta device.
   explicit SegmentGroups(const StepRequest& request);
-  // The next segment; alike are those of one `kind` alone.
+  // The next segment; only segments of one `kind` are alike.
   void add(SegmentInfo info, SegmentSample sample, const std::string& kind = {});
   // The matrix of the products of a loss in chunks, and how many tokens it is multiplied with in a
   // micro-batch.

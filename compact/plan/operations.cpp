@@ -49,7 +49,7 @@ constexpr std::pair<std::string_view, int64_t> kLaunches[] = {
     // zeros and the gradients.
     {"_scaled_dot_product_flash_attention_backward", 3},
     {"_scaled_dot_product_efficient_attention_backward", 2},
-    // Gradients of the input; sums for those of weight and bias, by parts.
+    // Gradients of the input; partial sums for weight and bias.
     {"native_layer_norm_backward", 3},
 };
 
@@ -115,8 +115,8 @@ int64_t launches_of_norms(const IValue& tensors) {
 
 void add(Operation operation) {
   if (std::ranges::any_of(running, &Running::whole)) return;
-  // What a codec runs is not counted as part of the operation around it: tensors are packed where
-  // they are saved, in the middle of an operation.
+  // A codec's operations do not count as part of the operation around them: tensors are packed
+  // where they are saved, in the middle of an operation.
   for (auto r = running.rbegin(); r != running.rend() && !operation.codec; ++r) {
     (*r)->leaf = false;
     operation.codec = (*r)->codec_scope;

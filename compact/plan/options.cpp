@@ -38,7 +38,7 @@ bool on_hull(const LayerOption& o, const std::vector<SegmentOption>& all) {
   return true;
 }
 
-// What a segment's passes took by themselves: the most in each, and what was held between them.
+// Bytes of a segment's own passes: the peak of each, and those held between them.
 struct Taken {
   int64_t saved = 0, forward = 0, backward = 0;
   std::vector<SlotBytes> slots;
@@ -134,7 +134,7 @@ std::vector<SegmentOption> undominated(const std::vector<SegmentOption>& all) {
   return kept;
 }
 
-// What an option takes, but for what its error is worth.
+// Fills in bytes and time of an option; the caller adds the price of its error.
 void fill_in(SegmentOption& option, const OptionSettings& settings) {
   const SegmentInfo& info = settings.info;
   const std::string lines = keep_lines({info}) + slot_lines({info.name}, {&option});
@@ -190,7 +190,7 @@ std::vector<std::string> patterns_of(const std::vector<std::string>& names,
 
 std::string slot_lines(const std::vector<std::string>& names,
                        const std::vector<const SegmentOption*>& options) {
-  // Lines in the order first seen; those of whole segments stand below the others.
+  // Lines in the order first seen; those of whole segments come first: narrower ones override them.
   struct Line {
     std::string slot, how;
     std::vector<std::string> names;

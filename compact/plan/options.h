@@ -21,12 +21,12 @@ struct SegmentOption {
   LayerOption bytes;                  // cost: nanoseconds of a step, and what the error is worth
   int64_t nanoseconds = 0;            // of the cost
   double products = 0;                // operations of matrix products run again, in a step
-  // Mean error of what is kept: each rounded slot counts by its share of the elements. What is
-  // rebuilt from it, and the gradients made with it, have about the same error.
+  // Mean error of kept tensors: each rounded slot counts by its share of the elements. Tensors
+  // rebuilt from them, and gradients made with them, have about the same error.
   double error = 0;
 };
 
-// What options of a segment are planned with.
+// Inputs for planning the options of a segment.
 struct OptionSettings {
   const SegmentInfo& info;
   const SegmentSample& sample;         // of `info`, or of one that is alike
@@ -72,14 +72,14 @@ std::string slot_lines(const std::vector<std::string>& names,
 std::vector<std::string> patterns_of(const std::vector<std::string>& names,
                                      const std::vector<std::string>& all);
 
-// What a segment, treated as it is, holds in codes: the mean error of what it keeps, as that of an
-// option, and bytes that codecs read and write in a micro-batch.
+// The codes that a segment holds as it is treated: their mean error, as of an option, and bytes
+// that codecs read and write in a micro-batch.
 struct Rounding {
   double error = 0, bytes = 0;
 };
 Rounding rounding_of(const SegmentSample& sample);
 
-// What a segment's backward pass runs again, given seconds and work of its steps.
+// The part of a segment that its backward pass runs again, from seconds and work of its steps.
 struct Rebuilding {
   double seconds = 0, products = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is to be planned: a model, how it is trained, and on what.
+// A request for a plan: a model, how it is trained, and on what.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -40,8 +40,8 @@ struct StepPlan {
 // call it.
 void prepare_meta(c10::DeviceType device);
 
-// A training step on the meta device: no tensor of the model is allocated. Throws InputError where
-// its policy does not go with the model or the step. `operations`, where given, becomes what runs
+// A training step on the meta device: no tensor of the model is allocated. Throws InputError if
+// its policy cannot be applied to the model or step. `operations`, where given, becomes what runs
 // in the step, from the batches to the weights' update.
 StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operations = nullptr);
 

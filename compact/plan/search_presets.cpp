@@ -12,8 +12,8 @@ struct SearchedPreset {
   const char* name;
   Allowed gives_up = {};
 };
-// Those that lose least first. Others start with the bits of one of these, take memory of the host,
-// or lose what --allow does not speak of.
+// Ordered by what they lose, least first. Others start with the bits of one of these, take memory
+// of the host, or lose what --allow does not speak of.
 constexpr SearchedPreset kPresets[] = {
     {"off"},
     {"exact"},
@@ -27,7 +27,7 @@ constexpr SearchedPreset kPresets[] = {
 
 }  // namespace
 
-// What a preset costs is what its segments run again, and what codecs read and write.
+// A preset costs the work that its segments run again, and bytes that codecs read and write.
 Chosen BudgetSearch::planned_preset(const std::string& name) {
   Chosen chosen;
   chosen.policy = Policy::preset(name);

@@ -95,7 +95,7 @@ std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
     }
   }
   std::vector<double> result = nonnegative_fit(equations, mean, tensors.size());
-  // What the fit could not tell from nothing is not nothing.
+  // A sensitivity too small for the fit is still above 0.
   for (size_t i = 0; i < result.size(); ++i) {
     result[i] =
         std::max(result[i], 0.02 * mean) / uniform_error(kCoarse, has_zero_code(tensors[i]));

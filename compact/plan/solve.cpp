@@ -108,8 +108,8 @@ int64_t room_of(const LayerProblem& p, int64_t budget) {
          std::max({p.top_base, p.forward_base.back() + forward, p.backward_base.back() + backward});
 }
 
-// What layers up to one may keep and cost in all, after states of the layers before it: those that
-// no other beats in both, what they keep growing; of equal ones the first. Each option makes a row
+// States of bytes and cost of the layers up to one, from those of the layers before it: the ones
+// that no other beats in both, by growing bytes; of equal ones the first. Each option makes a row
 // of such states of the one before; the rows are merged, and what is beaten is skipped.
 std::vector<State> next_states(const LayerProblem& p, size_t layer, const std::vector<State>& from,
                                int64_t budget) {
@@ -265,7 +265,7 @@ std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget, 
     return pass(problem, relaxed, smaller, best->cost, std::numeric_limits<size_t>::max());
   };
   // The least budget of the same cost, and under it a choice that does not depend on how the search
-  // came there: whatever budget led here, the answer is then the same.
+  // came there: the answer is the same for every budget that leads here.
   least_budget(least_peak(problem), best->peak, [&](int64_t smaller) -> std::optional<int64_t> {
     auto other = same_cost_in(smaller);
     if (!other) return std::nullopt;

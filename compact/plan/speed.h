@@ -24,14 +24,14 @@ struct Speed {
   std::optional<GpuRates> gpu;  // where given, steps are timed by their operations
 };
 
-// What training reaches on a GPU, `tf32`: products in f32 take that path.
+// Rates that training reaches on a GPU; `tf32`: products in f32 take that path.
 GpuRates reached_rates(const GpuCard& card, bool tf32);
 
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.
 Speed stated_speed(const SegmentGroups& groups, double products_per_second,
                    double bytes_per_second);
 
-// What was measured on this machine.
+// Measurements on this machine.
 struct MeasuredSteps {
   // Seconds of each step of each group: of one sample of at most kTimedTokens tokens, or of the
   // maps of two.
@@ -40,7 +40,7 @@ struct MeasuredSteps {
   double bytes = 0;     // of a copy, a second, read and written
 };
 inline constexpr int64_t kTimedTokens = 1024;
-// What was measured under a key before, where it is usable, or what `measure` gives.
+// An earlier measurement under this key, if usable, or a new one by `measure`.
 using RememberSteps = FunctionRef<MeasuredSteps(const std::string& key,
                                                 FunctionRef<bool(const MeasuredSteps&)> usable,
                                                 FunctionRef<MeasuredSteps()> measure)>;
@@ -64,7 +64,7 @@ SampleSeconds sample_seconds(const SegmentSample& sample, std::span<const Work> 
 // `key` says all that the figures depend on beside threads and how products in bf16 are made.
 Speed measured_speed(const SegmentGroups& groups, const std::string& key, RememberSteps remember);
 
-// Seconds of a whole step that rebuilds nothing, whatever the device: forward and twice as much
+// Seconds of a whole step that rebuilds nothing, on any device: forward and twice as much
 // backward of all segments, three products of the head, one pass over weights, gradients and
 // moments.
 double step_seconds(const SegmentGroups& groups, const StepShape& step, const Speed& speed,

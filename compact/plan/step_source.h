@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step as the search for a policy asks for it: that of a network, or of somebody else's
-// model.
+// A training step as the search for a policy asks for it: of one of our networks, or of a model of
+// another program.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ class StepSource {
  public:
   virtual ~StepSource() = default;
   // The step under a policy; `operations`, where given, becomes what runs in it. Throws InputError
-  // where the policy does not go with the step.
+  // if the policy cannot be applied to this step.
   virtual StepPlan plan(const Policy& policy, std::vector<Operation>* operations) = 0;
   // Its segments under a policy.
   virtual SegmentGroups groups(const Policy& policy) = 0;

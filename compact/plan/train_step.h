@@ -25,11 +25,11 @@ struct StepSettings {
   double max_grad_norm = 0;      // what the norm of all gradients is clipped to; 0: it is not
   PassReport* report = nullptr;  // where given, of the latest micro-batch
   // f32 [] on the network's device, which becomes NaN with a loss or norm that is not finite; where
-  // it is not 0 updates change nothing. Undefined: updates are made whatever the numbers are.
+  // it is not 0 updates change nothing. Undefined: updates are always made.
   at::Tensor guard = {};
 };
 
-// What is done between the parts of a step; any may be missing. What one throws ends the step.
+// Called between the parts of a step; any may be missing. An exception ends the step.
 struct StepHooks {
   std::function<void(int64_t micro)> before_forward;
   std::function<void(const at::Tensor& loss)> before_backward;

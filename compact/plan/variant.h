@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for a whole network beside the slots of its segments: how moments are held, which
+// Settings of a whole network beside the slots of its segments: how moments are held, which
 // gradients are projected, how the loss is cut into chunks.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace compact {
 
-// What may be given up, in this order: nothing; the precision of moments, and then of what segments
-// keep (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a random
-// projection, with what was given up before or, where that takes less, without.
+// Losses that are allowed, in this order: nothing; the precision of moments, and then of what
+// segments keep (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a
+// random projection, with what was given up before or, where that takes less, without.
 struct Allowed {
   bool quantize = false, project = false;
   // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.
@@ -48,7 +48,7 @@ class Variants {
   const std::vector<Variant>& levels() const { return levels_; }
   // Tokens of a chunk that the loss may have, the most first; {0} where it has none.
   const std::vector<int64_t>& chunks() const { return chunks_; }
-  // Those of which one takes the least memory: the smallest, and that of all tokens. One chunk
+  // The candidates for the least memory: the smallest, and that of all tokens. One chunk
   // makes the head's gradient in its own type, several sum it in f32.
   std::vector<int64_t> least_chunks() const;
   // Whether the loss is made in several chunks then.

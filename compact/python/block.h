@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of a transformer that somebody else's program owns, as one segment: what the Python
-// package puts in the place of a layer's forward pass.
+// A layer of a transformer that another program owns, as one segment, which the Python package
+// runs in place of the layer's forward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,11 +48,11 @@ class Block final : public torch::CustomClassHolder {
   void set_projected(const std::string& product, c10::intrusive_ptr<Projected> projected);
   // From now on a search for a policy leaves the gradient of a product's weights as it is.
   void keep_full(const std::string& product) { full_.insert(product); }
-  // What policies may say of it: names and roles.
+  // The slots that policies may name: names and roles.
   std::vector<std::tuple<std::string, std::string>> slots() const;
 
-  // What the layer gives for x [batch, sequence, hidden], in x's type. The weights are those of
-  // this call: matrices [out, in], or [in, out] where the numbers say so (not those of adapters,
+  // The layer's output for x [batch, sequence, hidden], in x's type. The weights are given at each
+  // call: matrices [out, in], or [in, out] where the numbers say so (not those of adapters,
   // which may have another type than the others). Under autocast products
   // are made in its type, of weights that are cast for as long as the pass takes, and again in the
   // backward pass. `cos`, `sin`: f32 [sequence or batch * sequence, width / 2], for kinds with
@@ -88,7 +88,7 @@ class Block final : public torch::CustomClassHolder {
   static constexpr const char* kAdapter = ".adapter.";  // in names of weights
   PartPtr part(const Variant& variant);
   PartPtr make(const Variant& variant) const;
-  // Adds the weights of products of one input, in one matrix or in a matrix each; those of a norm.
+  // Adds the weights of products of one input, in one matrix or in a matrix each; or of a norm.
   Network::Affine product(const std::string& name, int64_t in, std::vector<int64_t> out, bool bias);
   Network::Affine norm(const std::string& name, int64_t width, bool bias);
   void make_weights();
@@ -118,7 +118,7 @@ class Block final : public torch::CustomClassHolder {
     size_t carrier = 0;
   };
   std::map<size_t, Gradient> gradients_;  // by the weight's place
-  // Whose gradients may be projected, whatever a pass is given; products of which none may be.
+  // Weights whose gradients may be projected in any pass; products excluded by keep_full().
   std::set<const Parameter*> projectable_;
   std::set<std::string> full_;
   bool draws_ = false;  // codecs draw random bits

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block is made of: shapes of its weights, and segments that read them.
+// The parts of a block: shapes of its weights, and segments that read them.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -161,7 +161,7 @@ void Block::show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, 
                                 .cos = of_shape(pass.cos),
                                 .sin = of_shape(pass.sin)}};
   sample.pass.products = pass.products;
-  // Their gradients go to nobody, whatever becomes of the program's own.
+  // Detached copies: planning must not add to the caller's .grad.
   const auto own = [](const at::Tensor& t) { return t.detach().requires_grad_(t.requires_grad()); };
   for (Weight& w : sample.weights) {
     const bool same = w.leaf.is_same(w.source);

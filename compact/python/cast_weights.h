@@ -15,7 +15,7 @@ namespace compact {
 class CastWeights final : public WeightHome {
  public:
   explicit CastWeights(at::ScalarType type) : type_(type) {}
-  // What the segment is to read of the group after the last; it has values between fetch() and
+  // Adds a group; returns the tensor for the segment to read, which has values between fetch() and
   // release().
   at::Tensor add(const at::Tensor& source);
   int size() const { return static_cast<int>(all_.size()); }

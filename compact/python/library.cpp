@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Python package sees of the library: torch.classes.compact and torch.ops.compact.
+// The library as the Python package sees it: torch.classes.compact and torch.ops.compact.
 #include <ATen/ATen.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -63,8 +63,8 @@ std::string moments_of(const std::string& policy) { return policy_of(policy).mom
 // 0: it is no number of bytes.
 int64_t bytes_of_text(const std::string& text) { return parse_bytes(text).value_or(0); }
 
-// What the text of a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does
-// not say.
+// A policy's budget for saved tensors: bytes, or a part of all that is saved; 0: it does not say
+// one.
 std::tuple<int64_t, double> slot_budget(const std::string& policy) {
   const ByteBudget budget =
       budget_of(Policy::parse(policy, "policy").slot("", Role::kHeavy).first());
@@ -140,7 +140,7 @@ std::vector<std::string> gpu_names() {
 // see it.
 void make_number(const at::Tensor& x) { x.unsafeGetTensorImpl()->set_wrapped_number(true); }
 
-// What `run` returns. Without this, Python would see an InputError of a method as a RuntimeError.
+// Returns run(). Without this, Python would see an InputError of a method as a RuntimeError.
 template <class F>
 auto as_value_error(const F& run) {
   try {

@@ -9,7 +9,7 @@ namespace compact {
 
 namespace profiler = torch::profiler::impl;
 
-// Torch takes what stands there for a ProfilerStateBase.
+// Torch takes this object for a ProfilerStateBase.
 struct Meter::Count final : profiler::ProfilerStateBase {
   Count()
       : ProfilerStateBase(profiler::ProfilerConfig(profiler::ProfilerState::Disabled, false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact bytes of CPU tensors, without another allocator: torch's own reports to what stands in a
-// thread's debug information, as its profiler does.
+// Exact bytes of CPU tensors, without another allocator: torch's own reports to an object in the
+// thread's debug information, as to its profiler.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>

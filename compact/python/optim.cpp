@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of parameters that somebody else's program owns, by the rows of the optimizers' table:
-// what compact.optim of the Python package calls.
+// Updates of parameters that another program owns, by the rows of the optimizers' table: called by
+// compact.optim of the Python package.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/library.h>
@@ -41,10 +41,7 @@ OptimizerOptions update_options(const std::string& kind, const UpdateNumbers& nu
   return options;
 }
 
-at::Tensor maybe_tensor(const MaybeTensors& all, size_t i) {
-  const std::optional<at::Tensor> t = all.get(i);
-  return t ? *t : at::Tensor();
-}
+at::Tensor maybe(const std::optional<at::Tensor>& t) { return t ? *t : at::Tensor(); }
 
 // Throws InputError where state is not as its weight, which may have been moved since.
 void check_state(const ParameterState& s) {
@@ -88,13 +85,13 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
     s.kind = &info;
     s.key =
         derive(derive(key, static_cast<uint64_t>(indices[i])), static_cast<uint64_t>(shards[i]));
-    if (held.m) s.m = Moment(m[i], maybe_tensor(m_scales, i), true);
-    if (held.v) s.v = Moment(v[i], maybe_tensor(v_scales, i), false);
-    s.master = maybe_tensor(masters, i);
+    if (held.m) s.m = Moment(m[i], maybe(m_scales.get(i)), true);
+    if (held.v) s.v = Moment(v[i], maybe(v_scales.get(i)), false);
+    s.master = maybe(masters.get(i));
     COMPACT_CHECK(steps[i] >= 1, "[optimizer] updates count from 1, this one is ", steps[i]);
     check_state(s);
   }
-  // Kernels read the elements in order: those of other strides, as of channels_last, in a copy.
+  // Kernels read the elements in order: tensors of other strides, as channels_last, in a copy.
   const auto hold = [&](size_t i, const at::Tensor& w) {
     states[i].leaf = states[i].weight = parameters[i].weight = w;
   };
@@ -124,8 +121,6 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
   for (const auto& [device, all] : together) info.step_all(all);
   for (size_t i = 0; i < count; ++i) put_back(i);
 }
-
-at::Tensor maybe(const std::optional<at::Tensor>& t) { return t ? *t : at::Tensor(); }
 
 }  // namespace
 

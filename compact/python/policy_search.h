@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search of compact/plan for a policy, over steps that somebody else's program runs. For a
+// The search of compact/plan for a policy, over steps that another program runs. For a
 // process that plans.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace compact {
 
-// What the search calls and the package implements: gives the model a policy and the optimizer that
-// it asks for, runs a step, and returns its trace, which was asked for operations or
-// segments, and what it reserves; -1 of a preset that is not for the model.
+// Implemented by the package, called by the search: gives the model a policy and the optimizer that
+// it asks for, runs a step, and returns its trace, with operations or segments where asked, and the
+// bytes that it reserves; -1: the preset is not for the model.
 inline constexpr const char* kPlannedStep =
     "planned_step(str policy, bool operations, bool segments) -> "
     "(__torch__.torch.classes.compact.StepTrace, int)";
@@ -34,7 +34,7 @@ class PolicySearch final : public torch::CustomClassHolder {
   PolicySearch(const std::string& allow, const std::string& moments, bool half, bool tf32,
                const Speeds& known);
 
-  // What it measured of this machine, by a key that says of what: bytes a second of a copy,
+  // Its measurements of this machine, by a key that says of what: bytes a second of a copy,
   // operations a second of the head's product, and then seconds of the steps of each group of
   // segments. Empty: on a GPU, or where it was known.
   const Speeds& speeds() const { return speeds_; }

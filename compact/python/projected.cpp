@@ -72,7 +72,7 @@ std::shared_ptr<Carrier> Projected::drawn(at::Device device, at::ScalarType type
   std::shared_ptr<Carrier>& drawn = drawn_[{device.str(), type}];
   if (!drawn) {
     auto fresh = std::make_shared<Carrier>(*shape_);
-    fresh->rows = {0};  // those of whoever reads it
+    fresh->rows = {0};  // the reader has its own
     fresh->redraw(draw_, at::device(device).dtype(type));
     drawn = std::move(fresh);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random projections of the gradients of products that read one input (CompAct, arXiv 2410.15352),
-// of weights that somebody else's program owns: what a block projects with, and the updates in the
+// of weights that another program owns: what a block projects with, and the updates in the
 // projected space.
 #pragma once
 
@@ -33,10 +33,10 @@ class Projected final : public torch::CustomClassHolder {
   Projected(const std::string& treatment, const std::string& name, int64_t in, int64_t products,
             int64_t seed);
 
-  // What it was made of.
+  // The arguments that it was made from.
   using Settings = std::tuple<std::string, std::string, int64_t, int64_t, int64_t>;
   const Settings& settings() const { return settings_; }
-  // What is drawn, however its policy puts it: equal texts mean equal projections.
+  // Describes its draws: equal texts mean equal projections, under any wording of the policy.
   std::string text() const;
   int64_t rank() const { return shape_->rank; }
   int64_t period() const { return shape_->period; }  // updates between draws; 0: there is one draw

@@ -48,7 +48,7 @@ void SavedTensors::enter(const std::vector<std::string>& parameter_names,
   store_.begin(named(parameter_names, parameters), named(buffer_names, buffers),
                derive(next_key(), label_of("saved_tensors", 13)));
   thread_ = std::this_thread::get_id();
-  // Python puts its own hooks above those of others once this returns.
+  // Python puts its own hooks above all others once this returns.
   watch_ = std::make_unique<OpWatch>(store_.tape(),
                                      at::SavedTensorDefaultHooks::get_tls_state().stack.size() + 1);
 }

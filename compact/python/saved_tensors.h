@@ -20,7 +20,7 @@
 
 namespace compact {
 
-// What a graph holds in place of a tensor. It gives it back by a method of its own, since a
+// Held by a graph in place of a tensor. It gives it back by a method of its own, since a
 // torchbind object costs more as an argument than as self.
 class HeldSavedTensor final : public torch::CustomClassHolder {
  public:
@@ -52,7 +52,7 @@ class SavedTensors final : public torch::CustomClassHolder {
   // store throws InputError.
   c10::intrusive_ptr<HeldSavedTensor> pack(const at::Tensor& t) { return held(t, false); }
   c10::intrusive_ptr<HeldSavedTensor> pack_again(const at::Tensor& t) { return held(t, true); }
-  // What makes a small tensor again, which Python keeps unless there is such a thing.
+  // Makes a small tensor again; nullopt: it cannot, and Python keeps the tensor.
   std::optional<c10::intrusive_ptr<HeldSavedTensor>> pack_small(const at::Tensor& t);
 
   // A tensor of the last pass: name, role or nothing, treatment, sizes, type, bytes, stored,

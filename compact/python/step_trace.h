@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of somebody else's model takes on the meta device, moment by moment. For a process
+// The memory of a step of another program's model on the meta device, in time. For a process
 // that does nothing but plan: it replaces torch's allocators and operations for that device.
 #pragma once
 
@@ -27,7 +27,7 @@ void prepare_planning(const std::string& device, const std::string& name, int64_
 // A GPU that need not be here, by a short name as `plan --gpu` takes it or by its driver's: name,
 // capability, processors and shared memory, as prepare_planning() takes them. Throws InputError.
 std::tuple<std::string, int64_t, int64_t, int64_t> gpu_figures(const std::string& name);
-// What the planned GPU is called, and bytes of its memory that a step may take; 0: not known.
+// Name of the planned GPU, and bytes of its memory that a step may take; 0: not known.
 std::tuple<std::string, int64_t> planned_gpu_memory();
 // Bytes of all tensors on the meta device.
 int64_t planned_bytes();

@@ -27,7 +27,7 @@ std::string task_of_run(const std::string& train_config) {
   return task != json.end() && task->is_string() ? task->get<std::string>() : "";
 }
 
-// Columns that the run read, where nobody names others and the file has them.
+// Columns that the run read, unless others are named or the file lacks them.
 void take_columns(const std::string& train_config, TrainConfig& c) {
   const nlohmann::json json = read_json(train_config);
   const auto table = open_table(c.validation_file[0], {.strict = false});

@@ -11,7 +11,7 @@
 
 namespace compact {
 
-// What takes no time to find out, where only bytes matter.
+// Made-up speeds: measuring takes time, and here only bytes are compared.
 Speed Plans::any_speed() const { return stated_speed(groups(), 1e12, 1e11); }
 
 // "--per_device_train_batch_size 4 (1.2 GiB); --dtype bfloat16 (2 GiB)": for each kind of milder
@@ -20,7 +20,7 @@ Speed Plans::any_speed() const { return stated_speed(groups(), 1e12, 1e11); }
 std::string Plans::milder_settings(const Policy* policy, int64_t bytes) const {
   const TrainConfig& c = *config_;
   std::string text;
-  // Bytes that a step takes whatever a search does with what it saves: weights, gradients where
+  // Bytes that no policy can save: weights, gradients where
   // they are neither projected nor released one by one, and moments where these are not held in
   // fewer bits.
   std::optional<StepMemory> kept;

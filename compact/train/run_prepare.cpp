@@ -139,7 +139,7 @@ void Run::restore_machine(const std::string& checkpoint) {
   products_ = products_text(c_, device_, s_.matmul_path);  // before memory is limited
 }
 
-// Where a checkpoint stands, and what of it differs here.
+// The step of a checkpoint, and what differs here.
 void Run::restore(const std::string& checkpoint) {
   if (!checkpoint.empty()) check_same_run(checkpoint, c_, group_.size(), policy_, task_, warnings_);
   if (!checkpoint.empty() && s_.ranks != group_.size() && !c_.deterministic_reduce &&

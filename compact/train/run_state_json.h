@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run stands, as numbers: what a checkpoint tells beside tensors.
+// The progress of a run as numbers, beside the tensors of a checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -141,7 +141,7 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
     return {.path = path, .reused = true, .prepared = std::move(then)};
   }
   remove_old(cache_folder);
-  fs::remove(path, error);  // whatever else stands there under our name
+  fs::remove(path, error);  // anything else of our name
   CachedTokens made{.path = path, .prepared = prepare(files, tokenizer, path, options)};
   std::string lines = std::to_string(made.prepared.replaced);
   for (const std::string& warning : made.prepared.warnings) lines += "\n" + warning;

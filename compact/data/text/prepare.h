@@ -43,8 +43,8 @@ struct CachedTokens {
 // The token file for `inputs`. A single input that is a token file already is returned as it is,
 // once its tokenizer is checked. Else the inputs are prepared into `cache_folder` (made if
 // missing) under a name that depends on path, size and time of change of each, on the tokenizer and
-// on `field`; a file of that name which is valid is used again, an invalid one made again. Beside
-// it, in a file that ends in .warnings, stands what was said when it was made. When one is made,
+// on `field`; a file of that name which is valid is used again, an invalid one made again. Its
+// warnings are stored next to it in a .warnings file and repeated on reuse. When one is made,
 // those with names like it that were not used for 30 days are removed.
 CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
                                const std::string& cache_folder, const PrepareOptions& options = {});

@@ -115,7 +115,7 @@ class WordPieceTokenizer final : public Tokenizer {
 
   int64_t vocabulary() const override { return vocabulary_.size(); }
   uint32_t end_of_text() const override { return end_of_text_; }
-  // Spaces end words whatever stands around, and nothing is known of what was before them.
+  // A space always ends a word: the text after it can be tokenized without the text before it.
   Cut cut() const override {
     return can_cut_before_space(added_) ? Cut::kBeforeSpace : Cut::kNowhere;
   }

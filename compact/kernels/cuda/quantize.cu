@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantization in groups. A warp takes some tiles of a row: several small groups or one large one.
-// With b bytes a group, byte k of it holds the codes of its elements k, b + k, ...: the lane's four
-// neighbours lie in one plane, their codes are a word of it, and the words of all planes that lie
-// at one place are joined, across lanes where a plane is shorter than what they hold. What is left
-// of a row after its whole groups is walked byte by byte.
+// With b bytes a group, byte k of it holds the codes of its elements k, b + k, ...: a lane's four
+// adjacent elements fall in one plane, so their codes form one 32-bit word of it. Words of
+// different planes that share the same bytes are OR-ed, by shuffles when they are in different
+// lanes. The rest of a row after its whole groups is walked byte by byte.
 #include "compact/kernels/quantize.h"
 
 #include <bit>

@@ -104,7 +104,7 @@ at::Tensor Encoder::head_of(const at::Tensor& first, const Pass& pass) const {
   const double given = config_.classifier_dropout, p = !pass.training ? 0
                                                        : given < 0    ? config_.hidden_dropout
                                                                       : given;
-  // RoBERTa has the first dropout, BERT has not.
+  // Only RoBERTa has the first dropout.
   at::Tensor x = config_.kind == EncoderKind::kRoberta ? keys.drop(first, p) : first;
   x = keys.drop(at::tanh(at::linear(x, pooler_.weight->weight, pooler_.bias->weight)), p);
   return at::linear(x, head_.weight->weight, head_.bias->weight);

@@ -24,7 +24,7 @@ namespace compact {
 class Encoder final : public Classifier {
  public:
   // Weights normal(0, initializer_range) as in Hugging Face, norms 1, biases 0. Throws InputError
-  // where the policy names slots or parameters that the model has not, or treatments that cannot
+  // where the policy names slots or parameters that the model lacks, or treatments that cannot
   // be.
   Encoder(const EncoderConfig& config, const Policy& policy, const NetworkOptions& options);
   Encoder(const Encoder&) = delete;

@@ -32,7 +32,7 @@ class EncoderModel final : public FamilyModel<EncoderModel, EncoderConfig, Encod
     }
   }
 
-  // The first block may have a dropout that the others have not.
+  // The first block may have a dropout that the others lack.
   void shrink() override {
     c_.num_hidden_layers = std::min<int64_t>(2, c_.num_hidden_layers);
     c_.vocab_size = std::min<int64_t>(c_.vocab_size, c_.pad_token_id + 64);

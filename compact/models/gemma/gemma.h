@@ -51,7 +51,7 @@ std::vector<bool> gemma_windows(int64_t layers, int64_t period);
 class Gemma final : public GatedDecoder {
  public:
   // Weights normal(0, initializer_range), of norms 0, biases 0. Throws InputError where the policy
-  // names slots or parameters that the model has not, or treatments that cannot be.
+  // names slots or parameters that the model lacks, or treatments that cannot be.
   Gemma(const GemmaConfig& config, const Policy& policy, const NetworkOptions& options);
   Gemma(const Gemma&) = delete;
 

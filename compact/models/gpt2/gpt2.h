@@ -45,7 +45,7 @@ class Gpt2 final : public LanguageModel {
  public:
   // Weights normal(0, initializer_range), those before a residual sum divided by sqrt(2 n_layer);
   // norms 1, biases 0. Throws InputError where the policy names slots or parameters that the model
-  // has not, or treatments that cannot be, and where max_length is above n_positions.
+  // lacks, or treatments that cannot be, and where max_length is above n_positions.
   Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions& options);
   Gpt2(const Gpt2&) = delete;
 

@@ -12,7 +12,7 @@ namespace compact {
 class Llama final : public GatedDecoder {
  public:
   // Weights normal(0, initializer_range) as in Hugging Face, norms 1, biases 0. Throws InputError
-  // where the policy names slots or parameters that the model has not, or treatments that cannot
+  // where the policy names slots or parameters that the model lacks, or treatments that cannot
   // be.
   Llama(const LlamaConfig& config, const Policy& policy, const NetworkOptions& options);
   Llama(const Llama&) = delete;

@@ -27,7 +27,7 @@ PolicyKind kind_of(std::string_view word, const std::string& where) {
 
 void check_budget(const std::vector<Role>& roles, const Treatment& slot) {
   const bool heavy = std::ranges::find(roles, Role::kHeavy) != roles.end();
-  COMPACT_CHECK(!heavy || roles.size() == 1, "role:heavy stands in a line of its own");
+  COMPACT_CHECK(!heavy || roles.size() == 1, "role:heavy must be in a line of its own");
   const bool budget = static_cast<bool>(budget_of(slot.first()));
   COMPACT_CHECK(heavy == budget || slot.storage() == Storage::kKeep,
                 heavy ? "role:heavy is `keep`, or has a budget, as `recompute:budget=10GiB` or "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a slot is in its network, whatever its name: `slot role:norm = recompute` holds for every
+// The role of a slot in its network, under any name: `slot role:norm = recompute` holds for every
 // model that gives roles to its slots.
 #pragma once
 

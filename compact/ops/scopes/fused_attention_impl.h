@@ -2,7 +2,7 @@
 // Recomputes results of fused attention from queries, keys and values as they are held. The
 // backward pass makes attention's weights as exp(q k - l), l being the logsumexp that the forward
 // pass saved. Where q and k were rounded and l was not, rows of weights no longer sum to 1, and
-// gradients are off by the exponential of what rounding moved the scores by.
+// gradients are off by the exponential of the scores' rounding error.
 #pragma once
 
 #include <ATen/core/Tensor.h>

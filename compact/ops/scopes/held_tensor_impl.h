@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is held of a saved tensor.
+// The memory behind a HeldTensor.
 #pragma once
 
 #include <memory>

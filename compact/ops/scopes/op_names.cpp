@@ -33,14 +33,14 @@ thread_local std::deque<RunningOp> running;
 thread_local uint64_t calls = 0;
 thread_local int watches = 0;
 thread_local at::CallbackHandle callback = 0;  // of all of them
-thread_local bool as_one = false;              // nobody watches for now
+thread_local bool as_one = false;              // no watcher sees operations for now
 thread_local std::vector<OpTape*> tapes;
 thread_local size_t own_hooks = 0;
 thread_local int64_t others = 0;                            // operations inside of other hooks
 thread_local std::unordered_map<const void*, Copy> copies;  // by their storages
 thread_local size_t copies_to_sweep = 64;
 
-// What is noted of an operation from its begin to its end.
+// Notes on an operation from its begin to its end.
 struct Noted final : at::ObserverContext {
   at::Tensor copied;  // by a copy that is being made
   uint32_t version = 0;
@@ -96,7 +96,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   const c10::ArrayRef<const c10::IValue> inputs =
       all.slice(all.size() - std::min(all.size(), f.num_inputs()));
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
-  // A function without a schema, as those of Python, has any name that its author chose.
+  // A function without a schema, as in Python, has any name that its author chose.
   if (const std::optional<c10::OperatorName> schema = f.operator_name()) {
     op.is_operator = true;
     op.known = name.starts_with("aten::");

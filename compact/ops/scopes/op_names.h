@@ -27,7 +27,7 @@ struct RunningOp {
   // autograd function may be called relu.
   bool known = false;
   bool is_operator = false;                      // it has a schema
-  bool is_opaque = false;                        // what it calls is nobody's to run again
+  bool is_opaque = false;                        // operations inside it must not be replayed
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
@@ -75,10 +75,10 @@ class OpWatch {
   // How many operations with gradients have run inside other hooks since the watch began: those
   // hooks, not ours, got the tensors that they saved.
   static int64_t under_other_hooks();
-  // The storage of what was copied into this one on this thread, by a watched operation; else null.
+  // The storage that a watched operation of this thread copied into this one; else null.
   static const void* source_of(const void* storage);
-  // What was copied into the storage that `t` shows; nullopt where that is not known, is gone, or
-  // either was changed since.
+  // The source of the copy in the storage of `t`; nullopt if it is unknown or gone, or either was
+  // changed since.
   static std::optional<CopiedFrom> copied_from(const at::Tensor& t);
 
  private:

@@ -84,7 +84,7 @@ std::shared_ptr<HeldStorage> Rebuild::own(c10::Storage storage) const {
 
 void Rebuild::keep_original(TapeNode& n) {
   n.memory = original(n);
-  // The part that is seen of what others made.
+  // The part of memory made elsewhere that this tensor shows.
   const int64_t bytes = n.external ? std::min(n.geometry.bytes(), n.bytes) : n.bytes;
   n.held_bytes = n.memory || n.free ? 0 : bytes;
   if (!n.memory) {
@@ -102,7 +102,7 @@ int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
   return shared ? 0 : n.bytes;
 }
 
-// What would have to be held so that the inputs of its operation are there.
+// The nodes to hold so that the inputs of its operation can be made.
 Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) {
   Choice sum{.possible = true, .work = static_cast<double>(record.traffic)};
   for (const Record::Input& input : record.inputs) {
@@ -125,11 +125,11 @@ bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& ch
          static_cast<double>(choice.bytes) + moved < static_cast<double>(bytes_to_hold(n));
 }
 
-// What would have to be held so that the node is there.
+// The nodes to hold so that this one can be made.
 Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
   if (n.free) return {.possible = n.is_there()};
   if (n.count > 0) {
-    // Where others write beside what is needed of it, the rest of its storage is another content.
+    // If the unneeded part of its storage was overwritten, only the needed part is this node's.
     const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
                        (n.own ? !n.partial : n.is_there() && !is_foreign(n));
     return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
@@ -264,7 +264,7 @@ void Rebuild::drop(TapeNode& n) {
   n.own = false;
 }
 
-// What was held before and follows from what is held now.
+// Releases held tensors that can now be rebuilt from `anchor`.
 void Rebuild::release_followers(TapeNode& anchor) {
   std::vector<TapeNodePtr> front, next, seen;
   const auto follow = [&](const TapeNode& from) {
@@ -342,7 +342,7 @@ std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, c10::ArrayRef<
   if (!memory) return beside;
   for (const auto& weak : std::vector(memory->users)) {
     const TapeNodePtr user = weak.lock();
-    // What is saved is compared by its version, as without us: only recipes go on with the old.
+    // Readers of saved tensors compare versions, as always: only recipes need the old values.
     if (!user || user->memory != memory || user->count == user->handles) continue;
     if (!needs_any(*user, written)) {
       user->partial = true;
@@ -367,7 +367,7 @@ void Rebuild::close() {
     n->record = nullptr;  // it stays held, and needs no history
     if (n->handles > 0 || !n->memory || n->own) continue;
     const c10::Storage& storage = n->memory->storage;
-    // What was freed may be there again when it is needed (FSDP).
+    // Freed memory may be there again when it is needed (FSDP).
     if (storage.use_count() > 1 && static_cast<int64_t>(storage.nbytes()) == n->bytes) {
       c10::OptionalStreamGuard made_on;  // so that the copy comes after what made it
       if (storage.device().is_cuda()) {

@@ -48,9 +48,9 @@ void Rebuild::cut(TapeNode& n) {
   held.reach = held.depth = 0;
 }
 
-// Bytes that live at a time while the node is rebuilt: what it is made of, what is made of it, and
-// what the same operations read beside these. What one operation reads, and nobody else, lives
-// while this runs.
+// Peak bytes alive while the node is rebuilt: its inputs, tensors rebuilt from it, and other saved
+// inputs of the operations that read them. A tensor with one reader lives only while that reader
+// runs.
 int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) const {
   std::unordered_set<const TapeNode*> seen{&n};
   std::vector<std::pair<const TapeNode*, bool>> left{{&n, true}};
@@ -167,7 +167,7 @@ bool Rebuild::keep_within(int64_t budget) {
     const int64_t enough = -budget / kParts;
     for (const Offer& one : found) {
       if (over() <= enough) break;
-      // What was let go before it may have changed it.
+      // The nodes let go before may have changed this offer.
       const std::optional<Offer> now = offer(one.node);
       if (!now) continue;
       span_ = std::max(span_, now->span);

@@ -43,7 +43,7 @@ struct HeldStorage {
 
   c10::Storage storage;
   int64_t bytes;  // 0: a parameter's
-  // What is unpacked from a copy of ours has it: what writes there is noticed by later readers.
+  // Tensors unpacked from our copy share it, so that later readers notice writes to them.
   c10::VariableVersion counter{0};
   std::shared_ptr<LiveBytes> live;
   std::vector<std::weak_ptr<TapeNode>> users;
@@ -101,7 +101,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   int depth = 0;                         // of its history
 
   bool free = false;          // a parameter's or a buffer's: no memory of ours
-  bool external = false;      // nobody has seen it being made: others may write it unseen
+  bool external = false;      // made by code that we do not see, which may write it again
   bool leaf = false;          // a parameter of no known name, which may be freed: it is copied
   bool grad = false;          // it depends on parameters that are trained
   bool stale = false;         // its storage has been written since
@@ -132,10 +132,10 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
 };
 
 struct RebuildOptions {
-  int64_t least = 4096;    // bytes; what is smaller is held
+  int64_t least = 4096;    // bytes; smaller tensors are held
   double most_work = 16;   // bytes to move for a byte that is not held
-  double gain = 1.0 / 64;  // of what is not held, for a byte to move
-  uint64_t near = 80;      // calls back from what is asked for: kept for its other readers
+  double gain = 1.0 / 64;  // bytes freed for a byte to move
+  uint64_t near = 80;      // calls back from the tensor asked for: kept for its other readers
   bool budgeted = false;   // heavy operations may run again, where a budget asks for it
   bool named = false;      // parameters are known by name; other leaves may be freed (FSDP)
 };
@@ -149,7 +149,7 @@ class Rebuild {
   Rebuild(RebuildOptions options, std::shared_ptr<LiveBytes> live)
       : options_(options), live_(std::move(live)) {}
 
-  // What was held and is no longer needed is freed after unlocking, since that may call Python.
+  // Frees tensors that are no longer needed after unlocking, since that may call Python.
   class Lock {
    public:
     explicit Lock(Rebuild& rebuild) : rebuild_(rebuild), lock_(rebuild.mutex_) {}
@@ -166,7 +166,7 @@ class Rebuild {
   };
 
   const RebuildOptions& options() const { return options_; }
-  // A tensor of the node was saved by a call; `whole`: hold it whatever could be done.
+  // A tensor of the node was saved by a call; `whole`: hold it in any case.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader);
   // A call made the node: how far it is from what is held for good.
   void note_reach(TapeNode& n, const Record& record) const;
@@ -185,10 +185,10 @@ class Rebuild {
   void release(TapeNode& n);
   // It was saved before it was known how it is made.
   void decide_again(TapeNode& n);
-  // These parts of the node's storage are about to be written. Returns the contents of it of which
-  // recipes need what lies beside them, so that the write leaves that as it is.
+  // These parts of the node's storage are about to be written. Returns the nodes of this storage
+  // whose recipes read only bytes outside `written`; the write leaves them valid.
   std::vector<TapeNodePtr> before_write(const TapeNode& n, c10::ArrayRef<Geometry> written);
-  // What others than ours could write from here on, where recipes need it, is copied.
+  // Copies held memory that user code may still write to, if a recipe reads it.
   void close();
   c10::Storage materialize(TapeNode& n);
 
@@ -235,7 +235,7 @@ class Rebuild {
     int64_t freed = 0, span = 0;
     TapeNodePtr node;
   };
-  // What letting go of a held node would cost; nullopt: it cannot be, or frees nothing.
+  // The cost of letting go of a held node; nullopt: impossible, or frees nothing.
   std::optional<Offer> offer(const TapeNodePtr& n);
   // The offers that together free more than they raise the span by, cheapest first.
   std::vector<Offer> offers();
@@ -265,7 +265,7 @@ class Rebuild {
   std::mutex mutex_;
   std::shared_ptr<LiveBytes> live_;
   Trash trash_;
-  // What is held as it is, by where it lies.
+  // Storages held as they are, by address.
   std::unordered_map<const void*, std::weak_ptr<HeldStorage>> originals_;
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;

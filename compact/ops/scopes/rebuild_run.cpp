@@ -121,7 +121,7 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
       const bool written = std::ranges::any_of(record->inputs, [&](const Record::Input& other) {
         return other.written && other.node == input.node;
       });
-      // What nobody else reads may be written itself.
+      // A tensor without other readers may be overwritten.
       const bool made = from.mode == TapeNode::Mode::kRecipe || from.codes.defined();
       const bool ours = made && from.count == 1;
       if (written && !ours) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identities of what autograd saves: layer1.0.conv1.convolution.input.
+// Names of tensors that autograd saves: layer1.0.conv1.convolution.input.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of what backward passes of ATen's operations read. Tensors of other operations are
-// taken to be read exactly: values that are compared (maxima, clamps, absolute values) or divided
+// The table of how backward passes of ATen's operations read saved tensors. All others are taken
+// to be read exactly: values that are compared (maxima, clamps, absolute values) or divided
 // by (quotients, roots, logarithms), and all that is unknown.
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
@@ -64,7 +64,7 @@ struct Row {
   int64_t (*limit)(const RunningOp&) = nullptr;  // of kPlaces
 };
 
-constexpr std::string_view kFusedAttention = "fused attention";  // whatever its name
+constexpr std::string_view kFusedAttention = "fused attention";  // under all its names
 
 constexpr Row kRows[] = {
     // Products: a factor's gradient is the other factor's product with another gradient.

@@ -15,7 +15,7 @@
 
 namespace compact {
 
-// What a backward pass reads of a tensor.
+// How a backward pass reads a tensor.
 enum class Reads : uint8_t {
   kShape,   // sizes and strides
   kSigns,   // which side of 0 its elements are on
@@ -26,7 +26,7 @@ enum class Reads : uint8_t {
   // cancel only if both read the same values: rounded ones only where another operation reads them.
   kNearBeside,
   kExact,  // the values
-  kLater,  // values that are not there yet when it is saved
+  kLater,  // saved before it is filled (rrelu's noise): must not be read at save time
 };
 
 struct Holding {

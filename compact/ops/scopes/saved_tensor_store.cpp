@@ -270,7 +270,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   const std::string exact_for = !held.refused ? "" : op ? op->name : "an unknown operation";
   const bool flat = t.is_non_overlapping_and_dense();
   const bool plain_bits = has_plain_bits(t);
-  // Dense tensors are shared whatever their view of the memory is.
+  // Dense tensors are shared under any view of the memory.
   const auto key = [&](Content content) {
     return Key{storage_of(t),
                t._version(),

@@ -26,7 +26,7 @@ class FusedAttention;
 class OpTape;
 class SavedTensorNames;
 
-// What is held in place of one saved tensor. It holds no graph and outlives its store.
+// Held in place of one saved tensor. It holds no graph and outlives its store.
 class HeldTensor {
  public:
   // The tensor, or what its codecs give, without history. Throws c10::Error where it is held whole,
@@ -59,7 +59,7 @@ class SavedTensorStore {
   ~SavedTensorStore();
   SavedTensorStore(const SavedTensorStore&) = delete;
 
-  // What is to see the operations of this pass, where the policy has tensors rebuilt; else null.
+  // Must see the operations of this pass, if the policy has tensors rebuilt; else null.
   const std::shared_ptr<OpTape>& tape() const { return tape_; }
 
   // A tensor that autograd is about to save. Subclasses of Python and what functorch wraps are kept
@@ -76,7 +76,7 @@ class SavedTensorStore {
   // Later passes share nothing with what was packed so far; releases the parameters.
   void forget();
 
-  // What was packed since the last pass began.
+  // The tensors packed since the last pass began.
   SavedTensorReport report() const;
   // Whether anything was rounded since then.
   bool rounded() const;

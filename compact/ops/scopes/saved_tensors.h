@@ -5,7 +5,7 @@
 //   at::Tensor loss = network->forward(x);   // any module
 //   loss.backward();                         // inside or outside the scope
 //
-// What autograd saves on this thread while a scope lives goes through it; the innermost counts.
+// While a scope lives, tensors that autograd saves on this thread go through the innermost one.
 // Codecs round only what the backward pass of an operation reads linearly or smoothly, as a table
 // says (saved_tensor_rules.cpp); tensors of other operations are kept, and the report names these.
 // Tensors with a NaN or an infinity are kept; on a GPU, where asking would make it wait, 256
@@ -72,7 +72,7 @@ class SavedTensorScope {
   ~SavedTensorScope();
   SavedTensorScope(const SavedTensorScope&) = delete;
 
-  // What was saved since the scope began.
+  // The tensors saved since the scope began.
   SavedTensorReport report() const;
   // Bytes held by graphs of this scope that still live, parameters excluded: 0 once they are gone.
   int64_t live_bytes() const;

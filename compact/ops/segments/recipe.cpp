@@ -236,9 +236,10 @@ void Recipe::finish() {
   }
   fit_codecs();
   for (int t = 0; t < count; ++t) {
-    COMPACT_CHECK(!read_in_backward(t) || stored(t) || rebuilt(t), "slot `", slots[t].name,
-                  "` = recompute: it is made of what the segment before gives, which is not kept; "
-                  "keep it or give it a codec");
+    COMPACT_CHECK(
+        !read_in_backward(t) || stored(t) || rebuilt(t), "slot `", slots[t].name,
+        "` = recompute: it is made from the output of the segment before, which is not kept; "
+        "keep it or give it a codec");
   }
   last_reader.assign(count, -1);
   std::vector<int> readers(count, 0);

@@ -101,7 +101,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor& gout, const 
   return {gq, gk, gv};
 }
 
-// What the CUDA kernels of attention take; LibTorch's own meta devices do not ask.
+// Checks what the CUDA kernels of attention accept; LibTorch's meta kernels do not.
 void check_flash(const Tensor& q) {
   const auto type = q.scalar_type();
   TORCH_CHECK(type == at::kBFloat16 || type == at::kHalf,
@@ -209,8 +209,8 @@ EfficientBlocks efficient_blocks(at::ScalarType type, int64_t dim, bool dropout)
   return {128, 128, false};
 }
 
-// What it sums in: queries' gradient block by block, beside a lock and a counter of 16 bytes; keys
-// are split among blocks, as many as LibTorch's heuristic says.
+// Its sums: queries' gradient block by block, beside a lock and a counter of 16 bytes; keys are
+// split among blocks, as many as LibTorch's heuristic says.
 int64_t efficient_workspace(const Tensor& q, const Tensor& k, bool dropout) {
   const EfficientBlocks b = efficient_blocks(q.scalar_type(), q.size(3), dropout);
   const int64_t heads = q.size(0) * q.size(1), dim = q.size(3), keys = k.size(2);

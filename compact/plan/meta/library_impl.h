@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implementations for the meta device of what LibTorch's C++ has none of.
+// Implementations for the meta device of operations that lack one in LibTorch's C++.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@ class MetaLibrary {
       library_.impl(name.c_str(), function);
     }
   }
-  // In place of what LibTorch has.
+  // In place of LibTorch's own.
   template <class F>
   void replace(const char* name, F* function) {
     library_.impl(name, function);
@@ -38,7 +38,7 @@ class MetaLibrary {
 // A buffer that a real operation would take and free again.
 at::Tensor scratch_on(const at::Tensor& like, int64_t bytes);
 
-// Whether the CPU that this meta tensor stands for multiplies its numbers in tiles of f32.
+// Whether the planned CPU multiplies the numbers of this meta tensor in tiles of f32.
 bool converts_bf16(const at::Tensor& t);
 
 // Each the operations of one file.

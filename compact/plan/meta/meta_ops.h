@@ -5,8 +5,8 @@
 
 namespace compact {
 
-// Registers them, once for the process; allocations are those of the device that meta tensors stand
-// for (see set_meta_device). The scratch memory of the CPU's attention is measured on one head,
+// Registers them, once for the process; they allocate as on the planned device (set_meta_device).
+// The scratch memory of the CPU's attention is measured on one head,
 // that of its matrix products on the products themselves, each size once, cut to 4096.
 void register_meta_ops();
 

@@ -142,7 +142,7 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   return best;
 }
 
-// What a product takes beside its result.
+// Memory that a product takes beside its result.
 void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b) {
   if (converts_bf16(a)) {
     if (a.dim() == 3) {
@@ -180,8 +180,8 @@ void check_batch(const Tensor& a, const Tensor& b) {
   check_types(a, b);
 }
 
-// What a product adds to, as large as its result; undefined where nothing of it is read, which is
-// then not copied.
+// The addend of a product, as large as its result; undefined with beta 0, where nothing of it is
+// read or copied.
 Tensor added(const Tensor& self, const Tensor& out, const at::Scalar& beta) {
   if (beta.toDouble() == 0) return {};
   return self.is_same(out) ? self : self.expand(out.sizes());

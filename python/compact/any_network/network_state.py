@@ -19,7 +19,7 @@ from .saved_tensors import saved_tensors, SavedTensorsReport
 
 
 def around_layers(text: str) -> str:
-    """What of a policy for layers holds what runs around them, which loses nothing; empty: nothing, since all is kept."""
+    """The lossless scope policy for code outside served layers; empty if the layer policy keeps everything."""
     if ops.keeps_all(text):
         return ""
     heavy = None
@@ -82,7 +82,7 @@ class ScopeState:
 
     @property
     def saved(self) -> SavedTensorsReport | None:
-        """What the last pass saved; None: there was none."""
+        """The tensors that the last pass saved; None before the first."""
         return self._last.report() if self._last else None
 
     def run(self, module: nn.Module, own: Callable, args: tuple, kwargs: dict) -> Any:
@@ -127,7 +127,7 @@ class ScopeState:
 
 
 class NetworkState(ScopeState):
-    """What apply() keeps in a network of which no layer is known."""
+    """The state that apply() keeps in a network without known layers."""
 
     around = False
 
@@ -136,7 +136,7 @@ class NetworkState(ScopeState):
             raise ValueError("policies with `grad` lines need layers that compact knows")
         if text == policy_text("recompute"):
             raise ValueError('blocks are rebuilt of layers that compact knows; "exact" rebuilds what it can in any network')
-        super().__init__(policy if policy in presets() else text, False, Notes(), not planned)  # a step that was planned fits, whatever part of it is reached
+        super().__init__(policy if policy in presets() else text, False, Notes(), not planned)  # a planned step fits even if the part that it asks for is missed
         self.text = text
         self.reason = reason  # why no layer is served by itself
         self.own: dict[str, int] = {}  # reason: passes with gradients outside of a scope

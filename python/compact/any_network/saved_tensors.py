@@ -42,7 +42,7 @@ class SavedTensor:
 
 @dataclasses.dataclass(frozen=True)
 class SavedTensorsReport:
-    """What one forward pass saved; str() of it is a table."""
+    """The tensors that one forward pass saved; str() of it is a table."""
 
     tensors: list[SavedTensor]
     bytes: int  # of distinct tensors, without parameters
@@ -290,7 +290,7 @@ class saved_tensors:
         self._checked = True
         idle = None
         try:
-            # `cheap` and `heavy` are roles of what is rebuilt, whatever the operation that saved it.
+            # `cheap` and `heavy` are roles of rebuilt tensors of any operation.
             ops.check_patterns(self._given, [row[0] for row in rows] + ["", ""], [row[1] for row in rows] + ["cheap", "heavy"], [])
         except ValueError as error:
             whose = "convolutional networks" if self._given in ("pool", "pool-quant") else "layers of compact.apply"
@@ -314,7 +314,7 @@ class saved_tensors:
         self._pack.around = around
 
     def report(self) -> SavedTensorsReport:
-        """What the last pass, or the one that runs, saved until now."""
+        """The tensors saved by the last pass, or so far by the one that runs."""
         rows = [
             SavedTensor(name, role, treatment, tuple(shape), getattr(torch, dtype), *rest)
             for name, role, treatment, shape, dtype, *rest in self._scope.report()

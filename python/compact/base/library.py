@@ -43,11 +43,11 @@ ops.choose_bf16_products()
 __version__ = ops.version()
 TYPES = (torch.float32, torch.bfloat16)  # of elements, that it computes in
 _devices = frozenset(ops.devices())  # types that it has kernels for
-_planned = None  # in a process that plans: the type of device that the meta device stands for
+_planned = None  # in a process that plans: the type of the planned device
 
 
 def kind_of(x):
-    """The type of the device that a tensor is on, or that its device stands for in a plan."""
+    """The type of the device that a tensor is on; in a plan, of the planned one."""
     kind = x.device.type
     return _planned if kind == "meta" and _planned else kind
 

@@ -14,7 +14,7 @@ class Notes:
         self._written: set[str] = set()
 
     def first(self, key: str) -> bool:
-        """Whether nobody has asked for this key before."""
+        """True the first time that this key is asked for."""
         known = key in self._written
         self._written.add(key)
         return not known

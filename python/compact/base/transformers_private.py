@@ -21,7 +21,7 @@ def records_attention() -> bool:
 
 
 def no_recorder() -> Callable:
-    """A hook that stands where one of transformers' was."""
+    """A hook in the place of one of transformers'."""
 
     def hook(*_: Any) -> None:
         pass

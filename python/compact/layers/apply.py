@@ -126,7 +126,7 @@ def apply(
     saved_tensors(policy, model): "exact" rebuilds what cheap operations made, with a budget of a step or the line
     `slot role:heavy = recompute:budget=40%` products and the like, too; the GACT levels hold codes.
 
-    Throws ValueError on a policy that is malformed, names slots that the layers have not, or asks for what
+    Throws ValueError on a policy that is malformed, names slots that the layers lack, or asks for what
     the package does not do there, and where the model has a policy;
     torch.OutOfMemoryError where no policy meets the budget. Then nothing was changed.
     """
@@ -213,7 +213,7 @@ def _replace_loss(module: nn.Module, text: str, chunked: bool, notes: Notes) -> 
 
 
 def _has_scope(module: nn.Module) -> bool:
-    """Whether the forward pass of a module with layers inside may run in a scope: it is no wrapper of torch's, and nobody replaced it."""
+    """Whether the forward pass of a module with layers inside may run in a scope: it is the module's own, and not a wrapper of torch's."""
     own = type(module).forward
     replaced = "forward" in module.__dict__ and STATE not in module.__dict__
     return own is not nn.Module.forward and not replaced and not (inspect.unwrap(own).__module__ or "").startswith("torch.")
@@ -232,7 +232,7 @@ def _with_policy(model: Model, modules: Iterable[nn.Module], policy: str | os.Pa
     for module in modules:
         module.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     if moments := moments_of(model):
-        Notes().say(f"this policy counts on moments in {moments}: an optimizer of compact.optim that is given the model has them; one that is given parameters needs moments={moments!r}")
+        Notes().say(f"this policy was planned with moments in {moments}: pass the model to an optimizer of compact.optim, or moments={moments!r} with parameters")
     return model
 
 

@@ -58,7 +58,7 @@ def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
 
 
 def _decoder_numbers(layer: nn.Module, first: str) -> dict[str, float]:
-    """What decoders have in common; `first` is the product that makes queries."""
+    """The numbers that all decoders have; `first` is the product that makes queries."""
     # Read in every call: a module's dictionaries are ten times as fast as its attributes.
     modules = submodules_of(layer)
     attention, mlp = modules["self_attn"], modules["mlp"]

@@ -25,7 +25,7 @@ def state_of(module: nn.Module) -> Any:
 
 
 def check_module(function: str, model: Any) -> None:
-    """Throws TypeError where the first argument of a function is no module."""
+    """Throws TypeError if the first argument of a function is not a module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"compact.{function}: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
 

@@ -25,7 +25,7 @@ def _is_plain(forward: Callable) -> bool:
         return False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
-    except (OSError, SyntaxError):  # there is no source
+    except (OSError, SyntaxError):  # without a source
         return False
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     made = []  # how the names are used
@@ -39,7 +39,7 @@ def _is_plain(forward: Callable) -> bool:
 
 
 def _use(node: ast.Name, parents: dict[ast.AST, ast.AST]) -> str | None:
-    """What is done with a name; None: something that a loss in chunks would not do."""
+    """The use of a name; None: one that a loss in chunks would not have."""
     above, parent = parents[node], parents[node]
     while not isinstance(above, ast.FunctionDef):
         if isinstance(above, ast.If) and (_CAPPED in ast.unparse(above.test) or ast.unparse(above.test) == _ROUTED):

@@ -87,7 +87,7 @@ class Report:
         return "\n".join(lines)
 
     def _by_module(self) -> list[str]:
-        """What was held for the operations on each module's parameters, and on what these gave."""
+        """A line for each module: bytes held for operations on its parameters, and on their results."""
         modules: dict[str, list[int]] = {}
         for t in self.saved or ():
             if not t.parameter:
@@ -105,7 +105,7 @@ class Report:
         return [f"  {layer.name}: own forward: {layer.reason}" for layer in self.layers if layer.reason]
 
     def _masks(self) -> list[str]:
-        """What attention masks cost."""
+        """Lines on what attention masks cost."""
         padded = collections.Counter(layer.padding for layer in self.layers if layer.padding)
         lines = [
             f"padding: {count} layers in the last step, attention by {kernel}, in each {bias:,} bytes for it; the model's mask has {mask:,} bytes"

@@ -32,7 +32,7 @@ INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing
 
 
 class LayerState:
-    """A layer that is served: its block, and what must not change while the block stands in for it."""
+    """A layer that is served: its block, and what must not change while the block runs in its place."""
 
     def __init__(self, layer: nn.Module, family: Family, number: int, policy: str, seed: int, notes: Notes):
         self.family, self.name, self.policy, self.seed, self.notes = family, f"layers.{number}", policy, seed, notes
@@ -216,8 +216,8 @@ class LayerState:
 def _check_projected(state: LayerState, weights: list[Any], reason: str | None) -> None:
     if reason is not None and any(weights[i].requires_grad for i, _ in state.carriers):
         raise RuntimeError(
-            f"compact: {state.name} has projected gradients, which its own forward has not, and it must run that: {reason}. "
-            "Without gradients (torch.no_grad) it may; a policy without `grad` lines, as exact, lets it always"
+            f"compact: {state.name} has projected gradients, but must run its own forward, which cannot project them: {reason}. "
+            "Use torch.no_grad(), or apply a policy without `grad` lines, as exact"
         )
     with without_torch_function():  # a use by the layer
         for i, j in state.carriers:

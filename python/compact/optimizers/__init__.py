@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the optimizers of compact.optim have in common."""
+"""The common base of the optimizers of compact.optim."""

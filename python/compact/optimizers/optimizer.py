@@ -26,7 +26,7 @@ def _trained(group: dict[str, Any]) -> list[tuple[int, torch.Tensor]]:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """A torch.optim.Optimizer whose updates are those of the library."""
+    """A torch.optim.Optimizer whose updates the library makes."""
 
     takes_carriers = True  # carriers of projected gradients, which no other optimizer can update
     _release: Release | None = None

@@ -21,7 +21,7 @@ _owners = WeakIdKeyDictionary()  # by parameter: a weak reference to the Release
 
 
 def owner_of(p: torch.Tensor) -> Release | None:
-    """What updates a parameter inside the backward pass."""
+    """Updates a parameter inside the backward pass."""
     owner = _owners[p][0]() if p in _owners else None
     return owner if owner is not None and owner.place_of(p) is not None else None
 

@@ -39,7 +39,7 @@ def model_of(asked: dict) -> nn.Module:
 
 
 def loss_of(asked: dict) -> Callable[[Any], torch.Tensor]:
-    """What gives the loss of what the model returns."""
+    """The function that gives the loss of the model's output."""
     given = sent.receive(asked["loss"]) if asked["loss"] is not None else None
 
     def loss(output: Any) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _class_of(config: Any) -> type[nn.Module]:
 
 
 def inputs_of(asked: dict, model: nn.Module) -> dict:
-    """What the model is called with."""
+    """The arguments that the model is called with."""
     if isinstance(asked["batch"], bytes):
         return sent.receive(asked["batch"])
     samples, length = asked["batch"]

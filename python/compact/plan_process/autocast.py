@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autocast on the meta device: torch has it for devices that compute, by keys that meta tensors have not."""
+"""Autocast on the meta device: torch has it for devices that compute, by keys that meta tensors lack."""
 from __future__ import annotations
 
 import contextlib

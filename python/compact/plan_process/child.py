@@ -112,7 +112,7 @@ class _Step:
         return self._traced(operations, segments)
 
     def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
-        """What a search asks for: a step under a policy, and what it reserves; -1 of a preset that is not for the model."""
+        """The trace of a step under a policy and the bytes that it reserves; -1 if the preset is not for the model."""
         try:
             self.treat(policy)
         except ValueError:
@@ -129,7 +129,7 @@ class _Step:
         return trace, self.reserved(trace)
 
     def reserved(self, trace: Any) -> int:
-        """What a step takes, after those before it."""
+        """Bytes that a step reserves after those before it."""
         return trace.reserved(self._earlier)
 
     def largest_saved(self) -> int:
@@ -151,7 +151,7 @@ class _Step:
             block.keep_full(product)
 
     def row(self, name: str) -> dict:
-        """What a step takes as the model is now."""
+        """The bytes of a step of the model as it is now."""
         trace = self.run()
         if any(scope.has_budget for scope in _scopes_of(self.model)):  # the first pass does not know yet how much it saves
             trace = max(trace, self.run(), key=self.reserved)
@@ -238,7 +238,7 @@ def _scopes_of(model: nn.Module) -> Iterator[ScopeState]:
 
 
 def _network_of(model: nn.Module) -> NetworkState | None:
-    """What holds the model's saved tensors where it is served as a whole."""
+    """The scope that holds the model's saved tensors if it is served as a whole."""
     return next((state for m in model.modules() if isinstance(state := state_of(m), NetworkState)), None)
 
 

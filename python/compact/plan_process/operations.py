@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on the meta device that take the memory that those of the planned device take."""
+"""Operations on the meta device with the memory that they take on the planned device."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
 def _grouped_mm(
     a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """What products of experts give, however their rows are shared out."""
+    """Products of experts, in the sizes and strides of their result."""
     groups = [offs.numel()] if a.dim() == b.dim() == 2 else [a.size(0)] if a.dim() == b.dim() == 3 else []
     dtype = out_dtype or a.dtype
     step = 16 // dtype.itemsize  # rows begin at multiples of 16 bytes
@@ -52,7 +52,7 @@ def _grouped_mm(
 
 
 def _masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """The gradient of what was put in places of a mask, of which so many are chosen as there was to put."""
+    """Gradient of masked_scatter's source, in the source's sizes."""
     places = torch.empty(gradient.shape, dtype=torch.int64, device="meta")
     before = torch.empty_like(places)  # chosen ones before each
     del places, before

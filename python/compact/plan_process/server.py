@@ -20,7 +20,7 @@ _PACKAGES = ("peft", "transformers")  # whose modules it imports for all plans t
 
 
 def main(control: int, idle: float) -> None:
-    """Forks for whom the socket `control` asks, until nobody can ask any more, or nobody has for `idle` seconds."""
+    """Forks one process per request on `control`; returns when the socket closes or after `idle` seconds without requests."""
     gc.collect()
     gc.freeze()  # else the first collection in each plan would copy all of it
     with socket.socket(fileno=control) as asking:
@@ -71,7 +71,7 @@ def _ended(pid: int, answers: socket.socket) -> None:
             if status != 0:
                 answers.sendall(pickle.dumps({"ended": os.waitstatus_to_exitcode(status)}))
             answers.shutdown(socket.SHUT_RDWR)
-        except OSError:  # nobody waits any more
+        except OSError:  # the client is gone
             pass
 
 
@@ -96,7 +96,7 @@ def _plan(answers: int, request: int, errors: int) -> None:
 
 
 def _end_with(answering: socket.socket) -> None:
-    """Ends this process as soon as nobody waits for its answer."""
+    """Ends this process as soon as its client is gone."""
     answering.recv(1)
     os._exit(1)
 

@@ -37,7 +37,7 @@ main(int(sys.argv[1]), float(sys.argv[2]))
 
 
 def _paths() -> list[str]:
-    """Where modules are found, by places that hold in any working directory."""
+    """sys.path in absolute paths, which hold in any working directory."""
     return [path or os.getcwd() for path in sys.path]
 
 
@@ -46,7 +46,7 @@ def _environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(_paths()),
         "PYTHONSAFEPATH": "1",  # modules are not searched for in the working directory unless the caller's paths say so
         "CUDA_VISIBLE_DEVICES": "",  # plans need none
-        "COMPACT_BF16_PRODUCTS": ops.bf16_products(),  # as they are made here, whatever was set since
+        "COMPACT_BF16_PRODUCTS": ops.bf16_products(),  # as they are made here now
         "OPENBLAS_NUM_THREADS": "1",  # NumPy's starts threads when it is loaded, which do not outlive a fork
     }
 
@@ -188,7 +188,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def ask(asked: dict, modules: list[str], subject: str) -> dict:
-    """What a process answers that plans as this one is now: its paths, folder and environment.
+    """The answer of a process that plans with the paths, folder and environment of this one.
 
     modules: of models, which it needs. subject: what is planned, for the line that says so. Throws
     ValueError where it says that this cannot be planned, RuntimeError where it ended instead.

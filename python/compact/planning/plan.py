@@ -63,7 +63,7 @@ class Plan(dict):
         for row in self["rows"]:
             numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
             lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
-        lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
+        lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace as they are at the highest moment")
         if self["mask"] is False:
             lines.append("no attention mask is counted, which padded samples have: padded=True counts one, or `attention_mask` in a dictionary")
         if self.get("memory"):
@@ -73,7 +73,8 @@ class Plan(dict):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
             lines.append(f"{', '.join(policies)}: not for this model: " + (_NO_BLOCKS if self.whole and policies == ["recompute"] else reason))
         if self.whole or self.in_scope:
-            lines.append(("held as a whole" if self.whole else "layers that are not served are held in a scope") + ": on a CPU tensors of two values, as dropout's masks, take fewer bytes than are counted here; under a budget a step may take some percent more or less")
+            held = "held as a whole" if self.whole else "layers that are not served are held in a scope"
+            lines.append(f"{held}: tensors of two values, as dropout masks, are stored as bits but counted in full, so a CPU step takes less; with a budget, expect a few percent either way")
         if self.get("policy"):
             row = self["rows"][-1]
             time = f"rebuilding is predicted to add {row['added_seconds']:.3g} s to a step" if row["added_seconds"] is not None else "times are not predicted of a network as a whole"
@@ -156,7 +157,7 @@ def plan(
     must = () if policies is POLICIES else tuple(names)
     wanted = byte_count(budget, "compact.plan")
     if not names and budget is None:
-        raise ValueError("compact.plan: policies is empty, and there is no budget for which one would be chosen")
+        raise ValueError("compact.plan: give policies, or a budget for which to choose one")
     if isinstance(wanted, float) and "plain" not in names:
         names.insert(0, "plain")
     for name in names:

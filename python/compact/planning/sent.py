@@ -53,7 +53,7 @@ def _is_plain_parameter(t: torch.Tensor) -> bool:
 
 
 def _without_values(x: Any) -> Any:
-    """What a parameter of such a class has beside its elements, as scales of its blocks."""
+    """Tensors that a parameter of such a class has beside its elements, as scales of its blocks."""
     if isinstance(x, torch.Tensor):
         return x.detach().to("meta")
     if hasattr(x, "__dict__") and not isinstance(x, type):
@@ -97,5 +97,5 @@ def send(
 
 
 def receive(sent: bytes) -> Any:
-    """What was sent, on the meta device; values are known of what is not a parameter."""
+    """The tensor that was sent, on the meta device; its values are known unless it is a parameter."""
     return _Unpickler(io.BytesIO(sent)).load()

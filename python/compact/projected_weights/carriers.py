@@ -116,7 +116,7 @@ def _register(carrier: Carrier) -> None:
     carrier.weight.__class__ = Projected
     with hookable(carrier):
         carrier.register_hook(lambda gradient: _check_gradient(reference()))
-    before_every_step(_check_optimizer)  # a fused update by another optimizer would write to memory that a carrier has not
+    before_every_step(_check_optimizer)  # a fused update by another optimizer would write to memory that a carrier lacks
 
 
 def _check_gradient(carrier: Carrier | None) -> None:
@@ -260,6 +260,6 @@ def check_carrier(carrier: Any, weight: Any, name: str) -> None:
             "the parameters named `carrier`, and leave weights beside them frozen"
         )
     if not carrier.is_zero():
-        raise RuntimeError(f"compact: somebody wrote to a carrier of {name}: {ONLY}; DDP is made after init_process_group and apply")
+        raise RuntimeError(f"compact: the carrier of {name} was modified: {ONLY}. Create DDP after init_process_group() and apply()")
     _check_wrapped(carrier, name)
     carrier.shrink()
