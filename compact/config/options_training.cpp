@@ -95,7 +95,7 @@ OptionGroup options_of_optimizer() {
           {.name = "warmup_steps",
            .member = &C::warmup_steps,
            .help = "steps of warm-up; below 1: a part of all steps; -1: none, or 0.1 to tune a "
-                   "model with weights without a given learning_rate",
+                   "model with weights if learning_rate is not given",
            .values = "N or ratio",
            .range = ValueRange::at_least(0),
            .resume = kKept},

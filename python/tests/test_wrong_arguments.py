@@ -26,7 +26,7 @@ def stepped(grad_scale):
     [
         ("compact.plan: policies must be a policy or several, is a NoneType", lambda: planned(policies=None)),
         ("compact.plan: policies must be a policy or several, is a int", lambda: planned(policies=3)),
-        ("compact.plan: policies is empty, and there is no budget", lambda: planned(policies=[])),
+        ("compact.plan: give policies, or a budget", lambda: planned(policies=[])),
         ("a policy must be a preset's name, a path or a text, is a NoneType", lambda: planned(policies=[None])),
         ("compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, is ()", lambda: planned(batch=())),
         ("compact.plan: settings of an optimizer must be a dictionary, are a NoneType", lambda: planned(optimizer=(torch.optim.AdamW, None))),
