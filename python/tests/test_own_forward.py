@@ -14,6 +14,11 @@ from torch.utils.checkpoint import checkpoint
 import compact
 from compact.layers.masks import OTHER
 
+# Padding at the beginning of one row and at the end of another, which attends to the row's sequence.
+MIXED = torch.ones(3, 40, dtype=torch.long)
+MIXED[0, :5] = 0
+MIXED[1, 35:] = 0
+
 
 def test_hidden_states_and_attentions():
     model, given = make("llama"), inputs("llama")
@@ -67,19 +72,17 @@ def test_hooks_of_a_layer_itself(kind):
     assert calls == [1]
 
 
-def test_masks_that_are_no_padding():
+def test_other_masks():
     model, given = make("llama"), inputs("llama")
     plain = copy.deepcopy(model)
     compact.apply(model, "exact")
-    left = torch.ones(3, 40, dtype=torch.long)
-    left[0, :5] = 0
-    packed = torch.cat([torch.arange(25), torch.arange(15)]).expand(3, 40)
-    # With a cache transformers takes packed positions for those of one sequence.
-    for more in ({"attention_mask": left}, {"position_ids": packed, "use_cache": False}):
-        wanted, got = gradients(plain, given | more), gradients(model, given | more)
+    prefix = torch.ones(40, 40).tril().bool()
+    prefix[:10, :10] = True
+    for mask in (MIXED, prefix.expand(3, 1, 40, 40)):
+        wanted, got = gradients(plain, given | {"attention_mask": mask}), gradients(model, given | {"attention_mask": mask})
         assert torch.allclose(wanted[0], got[0], atol=1e-5)
         assert error(got[1], wanted[1]) < 1e-5
-    assert OTHER in reasons(model)
+    assert reasons(model) == {OTHER} and [layer.calls for layer in compact.report(model).layers] == [0, 0]
     assert "masks: 2 layers ran their own forward, since the attention mask is neither causal" in str(compact.report(model))
 
 
@@ -205,10 +208,7 @@ def test_functional_call_reads_the_given_weights():
 
 @pytest.mark.parametrize("policy", ["exact", "recompute", "gact-l1", "a budget"])
 def test_layers_that_run_their_own_forward_are_held_in_a_scope(policy):
-    model, given = make("llama"), inputs("llama")
-    left = torch.ones(3, 40, dtype=torch.long)
-    left[0, :5] = 0
-    given |= {"attention_mask": left}
+    model, given = make("llama"), inputs("llama") | {"attention_mask": MIXED}
     wanted = gradients(model, given)
     if policy == "a budget":
         policy = compact.policy_text("exact") + "slot role:heavy = recompute:budget=50%\n"
@@ -254,10 +254,6 @@ def test_a_scope_that_others_opened_is_the_one():
     assert same(got[1], wanted[1]) and saved.stored > 0 and compact.report(model).saved is None
 
 
-LEFT = torch.ones(3, 40, dtype=torch.long)
-LEFT[0, :5] = 0
-
-
 class Around(nn.Module):
     """A model in a module whose forward does more."""
 
@@ -296,7 +292,7 @@ def without_hooks(self, ids, given):
 
 
 @pytest.mark.parametrize("before", [penalty, own_scope, without_hooks])
-@pytest.mark.parametrize("more", [{}, {"attention_mask": LEFT}])
+@pytest.mark.parametrize("more", [{}, {"attention_mask": MIXED}])
 def test_forwards_that_do_more(before, more):
     torch.manual_seed(0)
     model, given = Around(before).train(), inputs("llama") | more
@@ -319,7 +315,7 @@ def test_other_networks_called_inside():
         out.loss = out.loss + teacher(self.lm.model.embed_tokens(ids)).mean()
         return out
 
-    for more in ({}, {"attention_mask": LEFT}):
+    for more in ({}, {"attention_mask": MIXED}):
         model, given = compact.apply(Around(taught)), inputs("llama") | more
         before = compact.report(teacher).saved
         gradients(model, given)

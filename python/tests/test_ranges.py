@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+from _device import DEVICE
 from _planning import measured
 from _projecting import LLAMA
 from _reasons import reasons
@@ -55,13 +56,13 @@ WHAT = ("packed", "left", "left, labels of padding", "packed and padding")
 def test_losses_and_gradients(name, what):
     model, given = make(name), given_with(name, what)
     wanted = in_double(model, given)
-    near = max(1e-5, 3 * error(gradients(copy.deepcopy(model), given)[1], wanted[1]))
+    near = max(1e-5 if DEVICE == "cpu" else 2e-5, 3 * error(gradients(copy.deepcopy(model), given)[1], wanted[1]))
     for policy in ("off", "exact", "recompute"):
         with applied(model, policy):
             got = gradients(model, given)
             assert abs(got[0] - wanted[0]) < 1e-5, policy
             assert error(got[1], wanted[1]) < near, policy
-            assert "packed or padded at the beginning: 2 layers in the last step, attention by flash" in str(compact.report(model))
+            assert "packed or padded at the beginning: 2 layers in the last step, attention by " in str(compact.report(model))
     with applied(model, "gact-l1"):
         got = gradients(model, given)
         usual = error(gradients(model, inputs(name))[1], in_double(compact.remove(copy.deepcopy(model)), inputs(name))[1])
@@ -126,7 +127,7 @@ def test_dropout_elsewhere_is_served():
 def test_bfloat16_and_autocast(what):
     model, given = make("llama"), given_with("llama", what)
     wanted = gradients(copy.deepcopy(model), given)
-    with applied(model, "recompute"), torch.autocast("cpu", torch.bfloat16):
+    with applied(model, "recompute"), torch.autocast(DEVICE, torch.bfloat16):
         got = gradients(model, given)
         assert abs(got[0] - wanted[0]) < 0.02 and error(got[1], wanted[1]) < 0.1
     with applied(model.bfloat16(), "exact"):
@@ -194,7 +195,7 @@ def test_one_mask_for_the_batch():
     with applied(model, "exact"):
         got, wanted = gradients(model, given | {"attention_mask": mask}), gradients(plain, given | {"attention_mask": mask})
         assert abs(got[0] - wanted[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-5
-        assert compact.report(model).layers[0].ranges == ("flash (cpu)", 6, 40 * 40)
+        assert compact.report(model).layers[0].ranges[1:] == (6, 40 * 40)
 
 
 def test_evaluation_has_the_same_loss():
