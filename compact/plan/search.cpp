@@ -227,7 +227,7 @@ Chosen BudgetSearch::choose(int64_t budget, const std::function<std::string()>& 
   const int64_t least = least_peak();
   const std::string other = ways ? ways() : "";
   throw BudgetError(cat("--budget ", format_bytes(budget), " (", format_count(budget),
-                        " B) cannot be met: the least peak that is allowed is ",
+                        " B) cannot be met: the least peak of what is allowed is ",
                         format_bytes(least), " (", format_count(least), " B)",
                         other.empty() ? "; none of the milder settings reaches it"
                                       : cat("; it would fit with ", other)),

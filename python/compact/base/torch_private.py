@@ -21,6 +21,7 @@ __all__ = ["has_global_hooks", "pytree"]
 submodules_of = operator.attrgetter("_modules")
 parameters_of = operator.attrgetter("_parameters")
 buffers_of = operator.attrgetter("_buffers")
+FLAT = "_flat_param"  # FullyShardedDataParallel's, of all parameters of a module
 HOOKS = FORWARD_HOOKS, FORWARD_PRE_HOOKS, BACKWARD_HOOKS, BACKWARD_PRE_HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from numbers import Real
 from torch import nn
 
 from ..base.library import TYPES
-from ..base.torch_private import buffers_of, parameters_of
+from ..base.torch_private import buffers_of, FLAT, parameters_of
 from ..base.type_names import base_of_path, code_of, name_of, origin_of, path_of
 from .adapters import adapter_problem, is_lora, plain
 from .families import Family
@@ -64,7 +64,7 @@ def parameters_problem(modules: list[tuple[str, nn.Module]]) -> str | None:
     for name, module in modules:
         parameters = parameters_of(module)
         for key in (*parameters, *buffers_of(module)):
-            if parameters.get(key) is not None or key in NUMBERS:
+            if (parameters.get(key) is not None and key != FLAT) or key in NUMBERS:
                 return f"{name + '.' if name else ''}{key} is a {type(getattr(module, key)).__name__}"
     return None
 

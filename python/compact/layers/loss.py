@@ -31,6 +31,9 @@ class LossState:
         self.own: dict[str, int] = {}
 
 
+_CROSS_ENTROPY = (functional.__name__, "compact.plan_process.")  # where plans have one that counts memory
+
+
 class _Wanted(threading.local):
     """The head that is to return a loss in place of logits in this pass of this thread, and the loss's arguments."""
 
@@ -87,7 +90,7 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
         return "a transform of torch.func or forward-mode differentiation runs"
     if getattr(model.config, "final_logit_softcapping", None) is not None:
         return "its logits are capped (final_logit_softcapping)"
-    patched = origin_of(fixed_cross_entropy) != ForCausalLMLoss.__module__ or origin_of(functional.cross_entropy) != functional.__name__
+    patched = origin_of(fixed_cross_entropy) != ForCausalLMLoss.__module__ or not origin_of(functional.cross_entropy).startswith(_CROSS_ENTROPY)
     if model.loss_function is not ForCausalLMLoss or patched:
         return "the model has a loss_function of its own"
     keep = kwargs.get("logits_to_keep", 0)
