@@ -149,9 +149,11 @@ TEST(TokenizerStore, WhatTransformersReadsOtherwiseIsRefusedToNewRunsAlone) {
 }
 
 // The C++ half of tests/tasks/tokenizer_folders.py: the tokenizer of every folder of
-// COMPACT_EXCHANGE is saved beside the model of each of `types` as FOLDER/TYPE, or the reason why
+// COMPACT_EXCHANGE is saved beside the model of each of `types` (where it has a config.json, of
+// its own and of llama) as FOLDER/TYPE, or the reason why
 // not goes into FOLDER/TYPE/refused; loaded from there it encodes the strings of `lines` into
-// FOLDER/ids.json and those back into FOLDER/texts.json.
+// FOLDER/ids.json and those back into FOLDER/texts.json, and what it puts around sentences into
+// FOLDER/format.json. Why a folder cannot be read goes into FOLDER/refused.
 TEST(TokenizerFolders, Exchange) {
   const char* const given = std::getenv("COMPACT_EXCHANGE");
   if (!given) GTEST_SKIP() << "run by tests/tasks/tokenizer_folders.py";
@@ -159,9 +161,20 @@ TEST(TokenizerFolders, Exchange) {
                        types = read_json(fs::path(given) / "types");
   for (const auto& entry : fs::directory_iterator(given)) {
     if (!entry.is_directory()) continue;
-    const auto tokenizer = load_tokenizer(entry.path());
+    std::unique_ptr<Tokenizer> tokenizer;
+    try {
+      tokenizer = load_tokenizer(entry.path());
+    } catch (const InputError& e) {
+      write(entry.path() / "refused", e.what());
+      continue;
+    }
+    if (const auto format = tokenizer->sequence_format()) {
+      write(entry.path() / "format.json",
+            nlohmann::json{format->begin, format->middle, format->end}.dump());
+    }
     for (const auto& [type, config] : types.items()) {
-      const fs::path folder = entry.path() / type;
+      const fs::path own = entry.path() / "config.json", folder = entry.path() / type;
+      if (type != "llama" && fs::exists(own) && read_json(own)["model_type"] != type) continue;
       fs::create_directory(folder);
       try {
         save_tokenizer(folder, *tokenizer, config);
