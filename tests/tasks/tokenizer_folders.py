@@ -45,6 +45,7 @@ SENTENCEPIECE = {
     "unigram-bytes": dict(model_type="unigram", normalization_rule_name="identity", byte_fallback=True),
     "spm-bpe": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
                     split_digits=True),
+    "spm-bpe-plain": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False),
     "spm-bpe-nfkc": dict(model_type="bpe"),
     "spm-bpe-bare": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False,
                          remove_extra_whitespaces=False, user_defined_symbols=["<|user|>", "  "]),
@@ -139,6 +140,7 @@ def folders(root: pathlib.Path) -> None:
         shutil.copyfile(DATA / "tokenizers/t5-spiece.model", root / "t5/tokenizer.model")
 
 
+SPM = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 CLASSES = {
     # name: (tokenizer, type of the model or none, tokenizer_config.json)
     "bert-default": ("wordpiece", "bert", {}),
@@ -161,6 +163,13 @@ CLASSES = {
     "qwen2-type": ("llama3", "qwen2", {"tokenizer_class": "PreTrainedTokenizerFast"} | {
         role: "<|end_of_text|>" for role in ("eos_token", "unk_token", "pad_token")}),
     "llama3-class": ("llama3", "llama", {"tokenizer_class": "LlamaTokenizerFast"}),
+    "spm-new": ("spm-bpe-plain", "llama", {"tokenizer_class": "LlamaTokenizer", **SPM}),
+    "spm-fast-bos": ("spm-bpe-plain", "llama", {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, **SPM}),
+    "spm-legacy": ("spm-bpe-plain", "llama", {"tokenizer_class": "LlamaTokenizer", "legacy": True, **SPM}),
+    "spm-no-prefix": ("spm-bpe-plain", "smollm3", {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, **SPM}),
+    "spm-backend": ("spm-bpe-plain", "llama", {"tokenizer_class": "PreTrainedTokenizerFast", **SPM}),
+    "spm-backend-new": ("spm-bpe-plain", "mistral", {"tokenizer_class": "LlamaTokenizer", "legacy": False, **SPM}),
+    "spm-none": ("spm-bpe-plain", "llama", None),
     "gemma2-prepend": ("metaspace-prepend", "gemma2",
                        {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>", "mask_token": "<unk>"}),
 } | {
@@ -176,6 +185,7 @@ CLASSES = {
 REFUSED = {
     # name: (tokenizer, type of the model or none, tokenizer_config.json, what the error says)
     "split-special": ("metaspace-first", "llama", {"split_special_tokens": True}, "split_special_tokens true is not known here"),
+    "unigram-llama": ("unigram", "llama", {"tokenizer_class": "LlamaTokenizer"}, "which takes pieces and merges alone"),
     "other-model": ("gpt2", "bert", {}, "which makes one of WordPiece"),
     "bert-without-cls": ("wordpiece", "bert", {"cls_token": "[BEGIN]"}, "puts `[BEGIN]` (cls_token) around texts"),
 }  # fmt: skip
@@ -201,7 +211,8 @@ def classes(root: pathlib.Path) -> None:
     for name, (kind, model_type, config, *_) in (CLASSES | REFUSED).items():
         folder = root / f"class-{name}"
         shutil.copytree(root / kind, folder)
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        if config is not None:
+            (folder / "tokenizer_config.json").write_text(json.dumps(config))
         if model_type:
             (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
 

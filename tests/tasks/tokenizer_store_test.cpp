@@ -59,6 +59,8 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   const TemporaryFolder folder;
   fs::copy_file(kModel, folder / "tokenizer.model");
   write(folder / "tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("which takes pieces and merges"));
+  write(folder / "tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
   // Beside it the same for another library, which may add tokens to it.
   write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 1, "content": "<s>"},
@@ -69,6 +71,19 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   // The model stands in for a tokenizer.json that asks for what is not done here.
   write(folder / "tokenizer.json", R"({"model": {"type": "BPE", "new_setting": 1}})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+}
+
+TEST(TokenizerStore, ATokenizerModelPutsNoBeginThatNobodyAsksFor) {
+  const TemporaryFolder folder;
+  fs::copy_file(kModel, folder / "tokenizer.model");
+  EXPECT_FALSE(load_tokenizer(folder.path())->sequence_format());
+  write(folder / "config.json", R"({"model_type": "roberta", "bos_token_id": 1})");
+  EXPECT_FALSE(load_tokenizer(folder.path())->sequence_format());
+  write(folder / "config.json", R"({"model_type": "llama", "bos_token_id": 1})");
+  EXPECT_TRUE(load_tokenizer(folder.path())->sequence_format().value().begin.empty());
+  write(folder / "tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>"})");
+  EXPECT_EQ(load_tokenizer(folder.path())->sequence_format().value().begin,
+            std::vector<uint32_t>{1});
 }
 
 const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";

@@ -167,7 +167,7 @@ class Rebuilt {
         put("pre_tokenizer", {{"type", "Metaspace"},
                               {"replacement", kSpacePiece},
                               {"prepend_scheme", !of_.prefix_space.value_or(true) ? "never"
-                                                 : of_.legacy                     ? "always"
+                                                 : of_.legacy.value_or(false)     ? "always"
                                                                                   : "first"},
                               {"split", false}});
         put("decoder", marks(of_.prefix_space.value_or(true)), false);
@@ -349,11 +349,12 @@ class Rebuilt {
 TokenizerClass tokenizer_class_of(const json& tokenizer_config, const json& model,
                                   const std::string& where) {
   TokenizerClass result;
+  const std::string type = string_at(model, "model_type"), usual = class_of_model(type);
+  result.language_model = !type.empty() && type != "bert" && type != "roberta";
   if (tokenizer_config.contains("compact_tokenizer")) return result;
   std::string name = string_at(tokenizer_config, "tokenizer_class");
   if (name.empty()) name = string_at(model, "tokenizer_class");
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
-  const std::string type = string_at(model, "model_type"), usual = class_of_model(type);
   // What the folder names goes before what the type of model has, except that these read every
   // tokenizer in the same way.
   const bool fixed = usual == kBackendName || type == "qwen2";
@@ -367,8 +368,24 @@ TokenizerClass tokenizer_class_of(const json& tokenizer_config, const json& mode
   result.chinese_characters = optional("tokenize_chinese_chars").value_or(true);
   result.strip_accents = optional("strip_accents");
   result.prefix_space = optional("add_prefix_space");
-  result.legacy = optional("legacy").value_or(false);
+  result.legacy = optional("legacy");
   return result;
+}
+
+Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool bare,
+                                       const std::string& where) {
+  using Prefix = Metaspace::Prefix;
+  if (of.kind != Kind::kLlama) {
+    if (!own) return Prefix::kNone;
+    return of.kind == Kind::kBackend && !of.legacy.value_or(true) ? Prefix::kFirst
+                                                                  : Prefix::kAlways;
+  }
+  COMPACT_CHECK(bare, where, ": transformers reads it as LlamaTokenizer, which takes pieces and ",
+                "merges alone, but it is no BPE of bytes without rules and user-defined pieces; ",
+                "for the file as it is set tokenizer_class to PreTrainedTokenizerFast in ",
+                "tokenizer_config.json");
+  if (!of.prefix_space.value_or(true)) return Prefix::kNone;
+  return of.legacy.value_or(false) ? Prefix::kEach : Prefix::kFirst;
 }
 
 std::string rebuild_tokenizer_json(json& root, const TokenRoles& roles, const std::string& where) {

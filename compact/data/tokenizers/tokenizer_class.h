@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "compact/data/tokenizers/metaspace.h"
+
 namespace compact {
 
 class TokenRoles;
@@ -16,14 +18,20 @@ struct TokenizerClass {
   enum class Kind { kBackend, kBert, kGpt2, kRoberta, kQwen2, kGemma, kLlama };
   Kind kind = Kind::kBackend;  // which reads the file as it is
   bool lowercase = true, chinese_characters = true;
-  std::optional<bool> strip_accents, prefix_space;
-  bool legacy = false;
+  std::optional<bool> strip_accents, prefix_space, legacy;
+  bool language_model = false;  // the folder has one
 };
 
 // The class of a folder whose files are these, {} where missing. A folder
 // that a run here wrote is read as it is. `where` begins errors.
 TokenizerClass tokenizer_class_of(const nlohmann::json& tokenizer_config,
                                   const nlohmann::json& model, const std::string& where);
+
+// What comes before a text of a SentencePiece model, which `bare` says can be made of pieces and
+// merges alone; `own`: the model puts a mark there. Throws InputError where the class would make
+// another tokenizer of it.
+Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool bare,
+                                       const std::string& where);
 
 // Turns a tokenizer.json, parsed by parse_tokenizer_json, into what the folder's class makes of it;
 // gives what that changed of the tokens, "" for nothing. Throws InputError where the class makes a
