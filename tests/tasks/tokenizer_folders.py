@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a run writes of its tokenizer gives the same ids and texts in AutoTokenizer as here: every kind of tokenizer
+"""What AutoTokenizer makes of a folder is what is read of it here, or the folder is refused: tokenizer.json and
+tokenizer.model under what tokenizer_config.json may say. What a run writes of its tokenizer gives the same ids and texts in AutoTokenizer as here: every kind of tokenizer
 beside every type of model, on awkward strings; or the pair is refused."""
 
 import json
@@ -44,6 +45,7 @@ SENTENCEPIECE = {
     "unigram-bytes": dict(model_type="unigram", normalization_rule_name="identity", byte_fallback=True),
     "spm-bpe": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
                     split_digits=True),
+    "spm-bpe-plain": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False),
     "spm-bpe-nfkc": dict(model_type="bpe"),
     "spm-bpe-bare": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False,
                          remove_extra_whitespaces=False, user_defined_symbols=["<|user|>", "  "]),
@@ -138,6 +140,108 @@ def folders(root: pathlib.Path) -> None:
         shutil.copyfile(DATA / "tokenizers/t5-spiece.model", root / "t5/tokenizer.model")
 
 
+SPM = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+CLASSES = {
+    # name: (tokenizer, type of the model or none, tokenizer_config.json)
+    "bert-default": ("wordpiece", "bert", {}),
+    "bert-bare": ("wordpiece-bare", "bert", {}),
+    "bert-bare-class": ("wordpiece-bare", None, {"tokenizer_class": "BertTokenizerFast"}),
+    "bert-roles": ("wordpiece-bare", "bert", {"cls_token": "[SEP]", "sep_token": "[MASK]"}),
+    "bert-cased": ("wordpiece", "bert", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
+    "bert-cased-file": ("wordpiece-cased", "bert", {"tokenizer_class": "BertTokenizer"}),
+    "bert-accents": ("wordpiece", "bert", {"strip_accents": False}),
+    "bert-cased-accents": ("wordpiece", "bert", {"do_lower_case": False, "strip_accents": True}),
+    "bert-chinese": ("wordpiece", "bert", {"tokenize_chinese_chars": False}),
+    "bert-fast": ("wordpiece-cased", "bert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+    "gpt2-prefix": ("gpt2", "gpt2", {"add_prefix_space": True}),
+    "gpt2-plain": ("smollm2", "gpt2", {"tokenizer_class": "GPT2Tokenizer"}),
+    "gpt2-fast-prefix": ("gpt2", "gpt2", {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
+    "roberta": ("roberta", "roberta", {}),
+    "roberta-prefix": ("roberta", "roberta", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}),
+    "roberta-fast": ("roberta", "roberta", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+    "qwen3": ("smollm2", "qwen3", {}),
+    "qwen2-type": ("llama3", "qwen2", {"tokenizer_class": "PreTrainedTokenizerFast"} | {
+        role: "<|end_of_text|>" for role in ("eos_token", "unk_token", "pad_token")}),
+    "llama3-class": ("llama3", "llama", {"tokenizer_class": "LlamaTokenizerFast"}),
+    "spm-new": ("spm-bpe-plain", "llama", {"tokenizer_class": "LlamaTokenizer", **SPM}),
+    "spm-fast-bos": ("spm-bpe-plain", "llama", {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, **SPM}),
+    "spm-legacy": ("spm-bpe-plain", "llama", {"tokenizer_class": "LlamaTokenizer", "legacy": True, **SPM}),
+    "spm-no-prefix": ("spm-bpe-plain", "smollm3", {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, **SPM}),
+    "spm-backend": ("spm-bpe-plain", "llama", {"tokenizer_class": "PreTrainedTokenizerFast", **SPM}),
+    "spm-backend-new": ("spm-bpe-plain", "mistral", {"tokenizer_class": "LlamaTokenizer", "legacy": False, **SPM}),
+    "spm-none": ("spm-bpe-plain", "llama", None),
+    "gemma2-prepend": ("metaspace-prepend", "gemma2",
+                       {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>", "mask_token": "<unk>"}),
+} | {
+    f"{kind}-{model_type}-{name}": (f"metaspace-{kind}", model_type, {"tokenizer_class": "LlamaTokenizer"} | config)
+    for kind in ("prepend", "first", "always")
+    for model_type, name, config in (
+        ("llama", "new", {}), ("qwen3", "null", {"legacy": None}), ("smollm3", "fast", {"tokenizer_class": "LlamaTokenizerFast"}),
+        ("gemma2", "new", {"legacy": False}), ("gpt2", "new", {}), ("llama", "legacy", {"legacy": True}), ("mistral", "new", {}),
+        ("llama", "none", {"add_prefix_space": False}), ("phi3", "new", {"add_prefix_space": False}),
+        ("llama", "backend", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+    )
+}  # fmt: skip
+REFUSED = {
+    # name: (tokenizer, type of the model or none, tokenizer_config.json, what the error says)
+    "split-special": ("metaspace-first", "llama", {"split_special_tokens": True}, "split_special_tokens true is not known here"),
+    "unigram-llama": ("unigram", "llama", {"tokenizer_class": "LlamaTokenizer"}, "which takes pieces and merges alone"),
+    "other-model": ("gpt2", "bert", {}, "which makes one of WordPiece"),
+    "bert-without-cls": ("wordpiece", "bert", {"cls_token": "[BEGIN]"}, "puts `[BEGIN]` (cls_token) around texts"),
+}  # fmt: skip
+
+
+def classes(root: pathlib.Path) -> None:
+    """Folders whose tokenizer_config.json or type of model changes what the tokenizer's file says."""
+    for name, tokenizer in (("wordpiece-bare", wordpiece()), ("wordpiece-cased", wordpiece())):
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=name == "wordpiece-bare")
+        written = json.loads(tokenizer.to_str())
+        if name == "wordpiece-bare":
+            written["post_processor"] = None
+        (root / name).mkdir()
+        (root / name / "tokenizer.json").write_text(json.dumps(written))
+    roberta = made.byte_level(models.BPE())
+    roberta.train_from_iterator(TEXT.split("\n"), trainers.BpeTrainer(
+        vocab_size=900, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    ))  # fmt: skip
+    roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), True, False)
+    (root / "roberta").mkdir()
+    roberta.save(str(root / "roberta/tokenizer.json"))
+    for name, (kind, model_type, config, *_) in (CLASSES | REFUSED).items():
+        folder = root / f"class-{name}"
+        shutil.copytree(root / kind, folder)
+        if config is not None:
+            (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        if model_type:
+            (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+
+
+def read_here_as_there(root: pathlib.Path, lines: list[str]) -> int:
+    bad = 0
+    for name in CLASSES:
+        folder = root / f"class-{name}"
+        assert not (folder / "refused").is_file(), (name, (folder / "refused").read_text())
+        there = AutoTokenizer.from_pretrained(folder)
+        ours = json.loads((folder / "ids.json").read_text())
+        ids = there(lines, add_special_tokens=False)["input_ids"]
+        wrong = [n for n in range(len(lines)) if ids[n] != ours[n]]
+        for n in wrong[:3]:
+            print(f"{name}: {ascii(lines[n])[:100]}\n    here {ours[n][:20]}\n    there {ids[n][:20]}")
+        begin, middle, end = json.loads((folder / "format.json").read_text())
+        a, b = lines.index("café cafe\u0301"), lines.index("a b  c   d")
+        one, two = begin + ours[a] + end, begin + ours[a] + middle + ours[b] + end
+        if there(lines[a])["input_ids"] != one or there(lines[a], lines[b])["input_ids"] != two:
+            print(f"{name}: sentences\n    here {two}\n    there {there(lines[a], lines[b])['input_ids']}")
+            bad += 1
+        bad += len(wrong)
+    for name, (*_, rule) in REFUSED.items():
+        refused = (root / f"class-{name}" / "refused").read_text()
+        assert rule in refused, (name, refused)
+    print(f"{len(CLASSES)} folders read as there, {len(REFUSED)} refused")
+    return bad
+
+
 def tie(folder: pathlib.Path, one: list[int], other: list[int]) -> bool:
     """Whether a unigram model holds two ways to cut a text equally likely: sums in float32 and in float64 differ."""
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
@@ -155,6 +259,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         folders(root)
+        classes(root)
         (root / "lines").write_text(json.dumps(lines))
         (root / "types").write_text(json.dumps(TYPES))
         result = subprocess.run(
@@ -162,16 +267,20 @@ def main() -> int:
             env={**os.environ, "COMPACT_EXCHANGE": name, "OMP_WAIT_POLICY": "PASSIVE"}, capture_output=True, text=True,
         )  # fmt: skip
         assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
-        for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        qwen2 = ("qwen2", "class-qwen2-type", "class-qwen3")
+        bad += read_here_as_there(root, lines)
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and not (path / "refused").is_file()):
             ours = json.loads((folder / "ids.json").read_text())
             texts = json.loads((folder / "texts.json").read_text())
             for model_type in TYPES:
                 saved = folder / model_type
                 if (saved / "refused").is_file():
-                    assert model_type == "qwen2" and folder.name != "qwen2", (folder.name, model_type)
+                    assert model_type == "qwen2" and folder.name not in qwen2, (folder.name, model_type)
                     assert "read every tokenizer" in (saved / "refused").read_text().replace("reads", "read")
                     continue
-                assert model_type != "qwen2" or folder.name == "qwen2", folder.name
+                if not saved.is_dir():  # beside its own type and LLaMA's alone
+                    continue
+                assert model_type != "qwen2" or folder.name in qwen2, folder.name
                 there = AutoTokenizer.from_pretrained(saved)
                 ids = there(lines, add_special_tokens=False)["input_ids"]
                 wrong = [n for n in range(len(lines)) if ids[n] != ours[n] and not tie(saved, ours[n], ids[n])]

@@ -59,6 +59,8 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   const TemporaryFolder folder;
   fs::copy_file(kModel, folder / "tokenizer.model");
   write(folder / "tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("which takes pieces and merges"));
+  write(folder / "tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
   // Beside it the same for another library, which may add tokens to it.
   write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 1, "content": "<s>"},
@@ -69,6 +71,19 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   // The model stands in for a tokenizer.json that asks for what is not done here.
   write(folder / "tokenizer.json", R"({"model": {"type": "BPE", "new_setting": 1}})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+}
+
+TEST(TokenizerStore, ATokenizerModelPutsNoBeginThatNobodyAsksFor) {
+  const TemporaryFolder folder;
+  fs::copy_file(kModel, folder / "tokenizer.model");
+  EXPECT_FALSE(load_tokenizer(folder.path())->sequence_format());
+  write(folder / "config.json", R"({"model_type": "roberta", "bos_token_id": 1})");
+  EXPECT_FALSE(load_tokenizer(folder.path())->sequence_format());
+  write(folder / "config.json", R"({"model_type": "llama", "bos_token_id": 1})");
+  EXPECT_TRUE(load_tokenizer(folder.path())->sequence_format().value().begin.empty());
+  write(folder / "tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>"})");
+  EXPECT_EQ(load_tokenizer(folder.path())->sequence_format().value().begin,
+            std::vector<uint32_t>{1});
 }
 
 const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";
@@ -149,9 +164,11 @@ TEST(TokenizerStore, WhatTransformersReadsOtherwiseIsRefusedToNewRunsAlone) {
 }
 
 // The C++ half of tests/tasks/tokenizer_folders.py: the tokenizer of every folder of
-// COMPACT_EXCHANGE is saved beside the model of each of `types` as FOLDER/TYPE, or the reason why
+// COMPACT_EXCHANGE is saved beside the model of each of `types` (where it has a config.json, of
+// its own and of llama) as FOLDER/TYPE, or the reason why
 // not goes into FOLDER/TYPE/refused; loaded from there it encodes the strings of `lines` into
-// FOLDER/ids.json and those back into FOLDER/texts.json.
+// FOLDER/ids.json and those back into FOLDER/texts.json, and what it puts around sentences into
+// FOLDER/format.json. Why a folder cannot be read goes into FOLDER/refused.
 TEST(TokenizerFolders, Exchange) {
   const char* const given = std::getenv("COMPACT_EXCHANGE");
   if (!given) GTEST_SKIP() << "run by tests/tasks/tokenizer_folders.py";
@@ -159,9 +176,20 @@ TEST(TokenizerFolders, Exchange) {
                        types = read_json(fs::path(given) / "types");
   for (const auto& entry : fs::directory_iterator(given)) {
     if (!entry.is_directory()) continue;
-    const auto tokenizer = load_tokenizer(entry.path());
+    std::unique_ptr<Tokenizer> tokenizer;
+    try {
+      tokenizer = load_tokenizer(entry.path());
+    } catch (const InputError& e) {
+      write(entry.path() / "refused", e.what());
+      continue;
+    }
+    if (const auto format = tokenizer->sequence_format()) {
+      write(entry.path() / "format.json",
+            nlohmann::json{format->begin, format->middle, format->end}.dump());
+    }
     for (const auto& [type, config] : types.items()) {
-      const fs::path folder = entry.path() / type;
+      const fs::path own = entry.path() / "config.json", folder = entry.path() / type;
+      if (type != "llama" && fs::exists(own) && read_json(own)["model_type"] != type) continue;
       fs::create_directory(folder);
       try {
         save_tokenizer(folder, *tokenizer, config);

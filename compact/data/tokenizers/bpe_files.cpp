@@ -138,7 +138,8 @@ void read_byte_level(const json& root, BpeParts& parts, const std::string& where
 }  // namespace
 
 BpeParts read_bpe_json(std::string_view text, const TokenRoles& roles, const std::string& where) {
-  const json root = parse_tokenizer_json(text, where, "BPE");
+  json root = parse_tokenizer_json(text, where, "BPE");
+  const std::string rebuilt = rebuild_tokenizer_json(root, roles, where);
   const json& model = root["model"];
   const std::string at = where + ": model";
   refuse_others(model, at);
@@ -172,6 +173,8 @@ BpeParts read_bpe_json(std::string_view text, const TokenRoles& roles, const std
   if (parts.format) {
     parts.format->pad = read_pad(root, roles, parts.vocabulary, parts.end_of_text, where);
   }
+  parts.beside += rebuilt;
+  if (!rebuilt.empty()) parts.json = root.dump();
   return parts;
 }
 

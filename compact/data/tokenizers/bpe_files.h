@@ -33,7 +33,7 @@ struct BpeParts {
   std::vector<uint32_t> stops;  // where the folder says that a generation stops
   std::string beside;           // what the files beside change, for the hash; "": nothing
   std::optional<SequenceFormat> format;
-  std::string json;  // such a pair as a tokenizer.json
+  std::string json;  // a tokenizer.json of a pair, and of a file that transformers reads otherwise
 };
 
 // A tokenizer.json; `where` begins every error.

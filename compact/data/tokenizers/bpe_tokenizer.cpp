@@ -116,7 +116,7 @@ class BpeTokenizer final : public Tokenizer {
   uint64_t hash() const override { return hash_; }
   std::map<std::string, std::string> files() const override {
     std::map<std::string, std::string> files = files_.all();
-    if (!from_json_) files["tokenizer.json"] = parts_.json;
+    if (!parts_.json.empty()) files["tokenizer.json"] = parts_.json;
     return files;
   }
   bool is_qwen2() const override { return parts_.composes && parts_.splitter->is_qwen2(); }

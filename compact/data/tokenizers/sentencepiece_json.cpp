@@ -71,7 +71,7 @@ json merges_of(const std::map<std::string, std::pair<float, int>>& normal) {
 }  // namespace
 
 std::string sentencepiece_json(const sentencepiece::SentencePieceProcessor& model,
-                               const SentencePieceSettings& settings,
+                               const SentencePieceSettings& settings, Metaspace::Prefix prefix,
                                const std::vector<AddedToken>& added,
                                const std::vector<uint32_t>& begin) {
   const bool bpe = settings.model_type == 2;
@@ -100,12 +100,14 @@ std::string sentencepiece_json(const sentencepiece::SentencePieceProcessor& mode
     normalizers.push_back(replace({{"Regex", " {2,}"}}, " "));
   }
   if (settings.marks_spaces) normalizers.push_back(replace({{"String", " "}}, kMark));
-  if (settings.prefix) {
+  if (prefix == Metaspace::Prefix::kAlways) {
     // Metaspace puts none before a text that begins with a mark.
     normalizers.push_back(replace({{"Regex", "\\A\u2581"}}, "\u2581\u2581"));
+  }
+  if (prefix != Metaspace::Prefix::kNone) {
     words.push_back({{"type", "Metaspace"},
                      {"replacement", kMark},
-                     {"prepend_scheme", "always"},
+                     {"prepend_scheme", prefix == Metaspace::Prefix::kFirst ? "first" : "always"},
                      {"split", false}});
   }
   if (!whole.empty()) {
@@ -119,7 +121,7 @@ std::string sentencepiece_json(const sentencepiece::SentencePieceProcessor& mode
   decoders.push_back(replace({{"String", kMark}}, " "));
   if (settings.byte_fallback) decoders.push_back({{"type", "ByteFallback"}});
   decoders.push_back({{"type", "Fuse"}});
-  if (settings.prefix || settings.squeezes_spaces) {
+  if (prefix != Metaspace::Prefix::kNone || settings.squeezes_spaces) {
     decoders.push_back({{"type", "Strip"},
                         {"content", " "},
                         {"start", settings.squeezes_spaces ? 1 << 30 : 1},

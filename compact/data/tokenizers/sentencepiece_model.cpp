@@ -215,7 +215,7 @@ SentencePieceSettings sentencepiece_settings(std::string_view model, const std::
   return settings;
 }
 
-std::string without_rules(std::string_view model, const std::string& path) {
+std::string without_rules(std::string_view model, bool prefix, const std::string& path) {
   std::string out;
   for (Fields fields(model, path); fields.next();) {
     if (fields.number == kSelfTest) continue;  // samples that may need the rules
@@ -225,8 +225,9 @@ std::string without_rules(std::string_view model, const std::string& path) {
     }
     std::string normalizer;
     for (Fields part(fields.content, path); part.next();) {
-      if (part.number != kCharsMap) normalizer += part.whole;
+      if (part.number != kCharsMap && part.number != kPrefix) normalizer += part.whole;
     }
+    normalizer += {static_cast<char>(kPrefix << 3), static_cast<char>(prefix)};
     out += static_cast<char>(kNormalizer << 3 | 2);
     size_t size = normalizer.size();
     for (; size >= 0x80; size >>= 7) out += static_cast<char>(size | 0x80);

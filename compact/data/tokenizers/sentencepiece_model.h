@@ -27,7 +27,8 @@ struct SentencePieceSettings {
 // The same errors.
 SentencePieceSettings sentencepiece_settings(std::string_view model, const std::string& path);
 
-// The same model without its rules of normalization, and without samples that the library tries.
-std::string without_rules(std::string_view model, const std::string& path);
+// The same model without its rules of normalization, and without samples that the library tries;
+// `prefix`: whether it puts a space before every text.
+std::string without_rules(std::string_view model, bool prefix, const std::string& path);
 
 }  // namespace compact

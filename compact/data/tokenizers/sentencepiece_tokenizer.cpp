@@ -22,15 +22,17 @@ namespace compact {
 namespace {
 
 constexpr int64_t kLargestModel = int64_t{1} << 28;
+const char* const kPrefixes[] = {"none", "first", "each", "always"};  // as Metaspace::Prefix
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  explicit SentencePieceTokenizer(const std::string& path) : path_(path) {
+  // `prefix`: a name of kPrefixes, "" for what the folder says.
+  SentencePieceTokenizer(const std::string& path, const std::string& prefix) : path_(path) {
     COMPACT_CHECK(input_size(path) <= kLargestModel, path,
                   ": a SentencePiece model must be at most ", kLargestModel, " bytes, has ",
                   input_size(path));
     files_.read(path, kName);
-    load();
+    const bool usual = load(prefix);
     COMPACT_CHECK(processor_.GetPieceSize() > 0, path, ": has an empty vocabulary");
     const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path);
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
@@ -45,7 +47,8 @@ class SentencePieceTokenizer final : public Tokenizer {
         added_.push_back({processor_.IdToPiece(id), static_cast<uint32_t>(id), false});
       }
     }
-    std::string beside;  // what the files beside change
+    // What the files beside change.
+    std::string beside = usual ? "" : " prefix=" + name_of_prefix();
     for (const AddedToken& token : files_.roles().add_to(vocabulary_, added_, path)) {
       beside += cat(" ", token.id, "=", token.content);
     }
@@ -62,21 +65,26 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (end && static_cast<int64_t>(*end) != own) beside += cat(" end=", *end);
     hash_ = hash_of(beside);
     const std::string* const begin = files_.roles().token("bos_token");
-    if (const auto adds = files_.roles().adds_begin()) {
-      const auto id = begin ? vocabulary_.find(*begin) : std::nullopt;
+    const auto id = begin ? vocabulary_.find(*begin) : std::nullopt;
+    const auto adds = files_.roles().adds_begin();
+    if (adds || files_.roles().tokenizer_class().language_model) {
       format_ = SequenceFormat{{}, {}, {}, end_, false};
-      if (*adds && id) format_->begin = {*id};
+      if (id && adds.value_or(false)) format_->begin = format_->middle = {*id};
     }
     cut_ = find_cut();
   }
 
   std::vector<uint32_t> encode(std::string_view text) const override {
     std::vector<uint32_t> tokens;
+    const std::string repaired = repaired_utf8(text);
     finder_.split(
-        repaired_utf8(text),
+        repaired,
         [&](std::string_view rest) {
           std::vector<int> ids;
-          const auto status = processor_.Encode(rules_->applied(rest), &ids);
+          const bool marked = rest.starts_with(' ') || rest.starts_with(kMarkOfSpace);
+          const bool first = rest.data() == repaired.data();
+          const bool bare = bare_ && (marked || (prefix_ == Prefix::kFirst && !first));
+          const auto status = (bare ? *bare_ : processor_).Encode(rules_->applied(rest), &ids);
           COMPACT_CHECK(status.ok(), path_, ": cannot encode: ", status.message());
           tokens.insert(tokens.end(), ids.begin(), ids.end());
         },
@@ -120,7 +128,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return files_.roles().warnings(vocabulary_, added_, end_);
   }
   Cut cut() const override { return cut_; }
-  std::string spec() const override { return "sentencepiece:file=" + path_; }
+  std::string spec() const override { return spec_of(path_).str(); }
   uint64_t hash() const override { return hash_; }
   std::map<std::string, std::string> files() const override {
     std::map<std::string, std::string> files = files_.all();
@@ -128,7 +136,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     // `tokenizers` knows no pieces that are words or characters, nor spaces after words.
     if (settings.model_type > 2 || settings.space_after) return files;
     files["tokenizer.json"] = sentencepiece_json(
-        processor_, settings, added_, format_ ? format_->begin : std::vector<uint32_t>());
+        processor_, settings, prefix_, added_, format_ ? format_->begin : std::vector<uint32_t>());
     return files;
   }
   std::map<std::string, std::string> config() const override {
@@ -146,12 +154,19 @@ class SentencePieceTokenizer final : public Tokenizer {
     return config;
   }
   std::optional<SequenceFormat> sequence_format() const override { return format_; }
-  Spec spec_in(const std::string& folder) const override {
-    return {"sentencepiece", {{"file", folder + kName}}};
-  }
+  Spec spec_in(const std::string& folder) const override { return spec_of(folder + kName); }
 
  private:
+  using Prefix = Metaspace::Prefix;
   static constexpr const char* kName = "tokenizer.model";
+  static constexpr std::string_view kMarkOfSpace = "\u2581";
+
+  Spec spec_of(const std::string& path) const {
+    Spec spec{"sentencepiece", {{"file", path}}};
+    if (named_prefix_) spec.set("prefix", name_of_prefix());
+    return spec;
+  }
+  std::string name_of_prefix() const { return kPrefixes[static_cast<int>(prefix_)]; }
 
   uint64_t hash_of(const std::string& beside) const {
     XXH3_state_t* const state = XXH3_createState();
@@ -164,17 +179,40 @@ class SentencePieceTokenizer final : public Tokenizer {
     return hash;
   }
 
-  void load() {
+  // Whether what comes before a text is as the model itself has it.
+  bool load(const std::string& name) {
     check_sentencepiece_model(files_[kName], path_);
-    rules_.emplace(sentencepiece_settings(files_[kName], path_).rules);
-    const std::string error = load_error();
+    const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path_);
+    rules_.emplace(settings.rules);
+    const bool bare = settings.model_type == 2 && settings.byte_fallback &&
+                      settings.rules.empty() && !settings.squeezes_spaces &&
+                      settings.marks_spaces && !settings.space_after && settings.whole.empty();
+    const Prefix own = settings.prefix ? Prefix::kAlways : Prefix::kNone;
+    const auto known = std::ranges::find(kPrefixes, name);
+    COMPACT_CHECK(name.empty() || known != std::end(kPrefixes), path_,
+                  ": prefix must be none, first, each or always, is `", name, "`");
+    prefix_ = name.empty() ? sentencepiece_prefix(files_.roles().tokenizer_class(), settings.prefix,
+                                                  bare, path_)
+                           : static_cast<Prefix>(known - std::begin(kPrefixes));
+    named_prefix_ = prefix_ != own;
+    load_into(processor_, prefix_ != Prefix::kNone);
+    if (prefix_ == Prefix::kFirst || prefix_ == Prefix::kEach) {
+      bare_.emplace();
+      load_into(*bare_, false);
+    }
+    return !named_prefix_;
+  }
+
+  void load_into(sentencepiece::SentencePieceProcessor& processor, bool prefix) {
+    const std::string error = load_error(processor, prefix);
     COMPACT_CHECK(error.empty(), path_, ": must be a SentencePiece model: ", error);
   }
 
   // What the library says is wrong with the file; empty where it can read it. It throws on some
   // files.
-  std::string load_error() try {
-    const auto status = processor_.LoadFromSerializedProto(without_rules(files_[kName], path_));
+  std::string load_error(sentencepiece::SentencePieceProcessor& processor, bool prefix) try {
+    const auto status =
+        processor.LoadFromSerializedProto(without_rules(files_[kName], prefix, path_));
     return status.ok() ? std::string() : cat(status.message());
   } catch (const std::bad_alloc&) {
     throw;
@@ -203,6 +241,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   TokenizerFiles files_;
   std::optional<ClusterRules> rules_;
   sentencepiece::SentencePieceProcessor processor_;  // without the rules
+  // That puts nothing before a text, where some parts have nothing there.
+  std::optional<sentencepiece::SentencePieceProcessor> bare_;
+  Prefix prefix_ = Prefix::kAlways;
+  bool named_prefix_ = false;  // the model itself has another
   Vocabulary vocabulary_;
   std::vector<AddedToken> added_;
   AddedTokenFinder finder_;
@@ -217,10 +259,10 @@ class SentencePieceTokenizer final : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const Spec& spec) {
-  spec.allow({"file"});
+  spec.allow({"file", "prefix"});
   COMPACT_CHECK(!spec.text("file", "").empty(), "`sentencepiece` needs file=PATH, got `",
                 spec.str(), "`");
-  return std::make_unique<SentencePieceTokenizer>(spec.text("file", ""));
+  return std::make_unique<SentencePieceTokenizer>(spec.text("file", ""), spec.text("prefix", ""));
 }
 
 }  // namespace compact

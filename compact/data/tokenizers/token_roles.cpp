@@ -72,6 +72,12 @@ TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
   const char* const config_name = "tokenizer_config.json";
   const json config = read(config_name);
   take(config, config_name);
+  class_ = tokenizer_class_of(config, read("config.json"), folder + "/" + config_name);
+  COMPACT_CHECK(!json_flag(config, "split_special_tokens", false, folder + "/" + config_name),
+                folder, "/", config_name,
+                ": split_special_tokens true is not known here, must be false: ",
+                "special tokens that a text spells are tokens; set it to false, or take such ",
+                "texts out of the data");
   if (config.contains("add_bos_token") && !config["add_bos_token"].is_null()) {
     adds_begin_ = json_flag(config, "add_bos_token", false, folder + "/" + config_name);
   }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "compact/data/tokenizers/added_tokens.h"
+#include "compact/data/tokenizers/tokenizer_class.h"
 #include "compact/data/tokenizers/vocabulary.h"
 
 namespace compact {
@@ -30,6 +31,9 @@ class TokenRoles {
   const std::string* token(const char* role) const;
   // Whether a text begins with bos_token where the tokenizer has no tokenizer.json to say so.
   std::optional<bool> adds_begin() const { return adds_begin_; }
+
+  // What transformers makes of a tokenizer.json in the folder.
+  const TokenizerClass& tokenizer_class() const { return class_; }
 
   // Puts the tokens that the files beside add into `vocabulary`, and what is looked for in a text
   // into `added`, as a tokenizer.json's own; gives those put in. A token that only fills batches up
@@ -56,6 +60,7 @@ class TokenRoles {
   std::vector<int64_t> stops_;
   std::string stops_file_;
   std::optional<bool> adds_begin_;
+  TokenizerClass class_;
 };
 
 }  // namespace compact

@@ -29,6 +29,8 @@ const char* const kCutBeforeSpace[] = {
 
 }  // namespace
 
+const char* WordSplitter::qwen2_expression() { return kQwen2; }
+
 WordSplitter WordSplitter::gpt2() {
   WordSplitter splitter;
   splitter.add_byte_level(false, true, "gpt2");

@@ -21,6 +21,8 @@ class WordSplitter {
   WordSplitter(const nlohmann::json& pre_tokenizer, const std::string& where);
   // GPT-2's.
   static WordSplitter gpt2();
+  // The expression of Qwen 2's tokenizers.
+  static const char* qwen2_expression();
   WordSplitter clone() const;
 
   // Calls `word` with each word of `text` (well-formed UTF-8), none empty. A word may lie outside

@@ -49,7 +49,7 @@ class WordPieceTokenizer final : public Tokenizer {
     } else {
       read_lines(files_[name], lowercase);
     }
-    std::string beside;  // what the files beside change
+    std::string beside = rebuilt_;  // what the files beside change
     for (const AddedToken& token : files_.roles().add_to(vocabulary_, added_, path)) {
       beside += cat(" ", token.id, "=", token.content);
     }
@@ -124,6 +124,7 @@ class WordPieceTokenizer final : public Tokenizer {
   std::map<std::string, std::string> files() const override {
     std::map<std::string, std::string> files = files_.all();
     if (!from_json_) files["tokenizer.json"] = json_of_lines();
+    if (!rebuilt_.empty()) files["tokenizer.json"] = rebuilt_json_;
     return files;
   }
   Spec spec_in(const std::string& folder) const override {
@@ -196,7 +197,9 @@ class WordPieceTokenizer final : public Tokenizer {
         .dump();
   }
 
-  void read_json_file(const json& root) {
+  void read_json_file(json root) {
+    rebuilt_ = rebuild_tokenizer_json(root, files_.roles(), path_);
+    if (!rebuilt_.empty()) rebuilt_json_ = root.dump();
     const json& model = root["model"];
     const std::string at = path_ + ": model";
     allow_keys(
@@ -294,6 +297,8 @@ class WordPieceTokenizer final : public Tokenizer {
   std::string path_;
   bool from_json_;
   TokenizerFiles files_;
+  // What transformers changes of the file, and the file then.
+  std::string rebuilt_, rebuilt_json_;
   uint64_t hash_ = 0;
   Vocabulary vocabulary_;
   int64_t lines_ = 0;  // of a vocab.txt

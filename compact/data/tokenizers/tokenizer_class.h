@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The class by which AutoTokenizer of transformers 5 reads a folder. Most read a tokenizer.json as
+// it is; some take vocabulary and merges alone and make the rest of it from tokenizer_config.json,
+// whatever the file says.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "compact/data/tokenizers/metaspace.h"
+
+namespace compact {
+
+class TokenRoles;
+
+struct TokenizerClass {
+  enum class Kind { kBackend, kBert, kGpt2, kRoberta, kQwen2, kGemma, kLlama };
+  Kind kind = Kind::kBackend;  // which reads the file as it is
+  bool lowercase = true, chinese_characters = true;
+  std::optional<bool> strip_accents, prefix_space, legacy;
+  bool language_model = false;  // the folder has one
+};
+
+// The class of a folder whose files are these, {} where missing. A folder
+// that a run here wrote is read as it is. `where` begins errors.
+TokenizerClass tokenizer_class_of(const nlohmann::json& tokenizer_config,
+                                  const nlohmann::json& model, const std::string& where);
+
+// What comes before a text of a SentencePiece model, which `bare` says can be made of pieces and
+// merges alone; `own`: the model puts a mark there. Throws InputError where the class would make
+// another tokenizer of it.
+Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool bare,
+                                       const std::string& where);
+
+// Turns a tokenizer.json, parsed by parse_tokenizer_json, into what the folder's class makes of it;
+// gives what that changed of the tokens, "" for nothing. Throws InputError where the class makes a
+// model of another type.
+std::string rebuild_tokenizer_json(nlohmann::json& root, const TokenRoles& roles,
+                                   const std::string& where);
+
+}  // namespace compact
