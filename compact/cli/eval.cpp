@@ -7,6 +7,7 @@
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
+#include "compact/data/files/printable.h"
 #include "compact/io/json_file.h"
 #include "compact/tasks/evaluate.h"
 
@@ -30,6 +31,10 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
     for (const auto& [name, value] : eval_row(prefix, result)) {
       std::cout << name << " " << value << "\n";
       figures[name] = number_or_null(value);
+    }
+    if (const auto named = f1_class(prefix, result)) {
+      std::cout << named->first << " " << printable(named->second) << "\n";
+      figures[named->first] = named->second;
     }
     const std::string counted = cat(prefix, "_", unit);
     std::cout << counted << " " << format_count(result.targets) << "\n";

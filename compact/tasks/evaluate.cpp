@@ -8,6 +8,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/data/files/printable.h"
 #include "compact/tasks/trained_model.h"
 
 namespace compact {
@@ -22,6 +23,12 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& r) {
   }
   for (const auto& [name, value] : r.scores) row.emplace_back(cat(prefix, "_", name), value);
   return row;
+}
+
+std::optional<std::pair<std::string, std::string>> f1_class(const std::string& prefix,
+                                                            const EvalResult& r) {
+  if (r.f1_class.empty()) return {};
+  return std::pair(prefix + "_f1_class", r.f1_class);
 }
 
 std::vector<std::string> eval_figures(const Task& task) {
@@ -41,7 +48,11 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
   std::string text;
   for (const auto& [name, value] : eval_row(prefix, r)) {
     const std::string number = formatted(name.ends_with("perplexity") ? "%.2f" : "%.4f", value);
-    text += cat(name, " ", number, "  ");
+    text += cat(name, " ", number);
+    if (name == prefix + "_f1" && !r.f1_class.empty()) {
+      text += cat(" of `", printable(r.f1_class), "`");
+    }
+    text += "  ";
   }
   return cat(text, "(", format_count(r.targets), " ", unit, ")");
 }

@@ -24,6 +24,7 @@ struct EvalResult {
   std::optional<double> accuracy, in_five;
   bool values = false;  // targets are values, the loss is their squared error
   std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
+  std::string f1_class = {};                           // the class that `f1` is of
 };
 
 // Evaluates by the task's metrics over the first `most` samples (0: all) in their order.
@@ -37,6 +38,9 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
 
 // Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
+// "eval_f1_class" and the class that `eval_f1` is of; none where there is no such figure.
+std::optional<std::pair<std::string, std::string>> f1_class(const std::string& prefix,
+                                                            const EvalResult& result);
 // The figures, without the prefix, that eval_row() can give for the task.
 std::vector<std::string> eval_figures(const Task& task);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".

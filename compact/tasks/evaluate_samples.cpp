@@ -113,6 +113,7 @@ EvalResult result_of(const std::vector<double>& sums, const std::vector<std::str
   const auto [predicted, labels] = in_order(predictions);
   for (const std::string& name : task.metrics) {
     if (name == "accuracy" && classes) continue;
+    if (name == "f1") result.f1_class = task.positive_name;
     result.scores.emplace_back(name, named_score(name, predicted, labels, task.positive_class));
   }
   return result;

@@ -20,20 +20,28 @@ void check_graphs(const ModelShape& model, int64_t features, int64_t classes,
                 model.classes);
 }
 
-ModelShape set_graph_model(const TrainConfig& c, int64_t features, int64_t classes, Task& task) {
+ModelShape set_graph_model(const TrainConfig& c, int64_t features, int64_t classes, Task& task,
+                           std::vector<std::string>& warnings) {
   const std::unique_ptr<ModelConfig> model = model_of(c);
   ModelShape shape = model->shape();
   if (c.model.empty()) {
     check_graphs(shape, features, classes, "the samples of " + graph_file_of(c));
+    const auto unread = [&](const char* option, int64_t value) {
+      if (value == 0) return;
+      warnings.push_back(
+          cat(option, " takes no effect: ", c.model_name_or_path, " has sizes of its own"));
+    };
+    unread("--hidden_size", c.hidden_size);
+    unread("--num_hidden_layers", c.num_hidden_layers);
   } else {
     if (c.hidden_size > 0) shape.hidden = c.hidden_size;
     if (c.num_hidden_layers > 0) shape.layers = c.num_hidden_layers;
-    shape.dropout = c.dropout;
     shape.features = features;
     shape.classes = classes;
     shape.whole_graphs = task_named(c.task).use == ModelUse::kGraphs;
-    model->fit(shape);
   }
+  shape.dropout = c.dropout;
+  model->fit(shape);
   set_model(c, *model, task);
   task.network_text = cat(shape.classes, " classes, hidden ", shape.hidden);
   return shape;

@@ -10,9 +10,10 @@
 namespace compact {
 
 // Sets the task's model: --model in the configured widths for so many features and classes, or that
-// of a folder. Throws InputError where the folder's model is for others.
-ModelShape set_graph_model(const TrainConfig& config, int64_t features, int64_t classes,
-                           Task& task);
+// of a folder, which has widths of its own. Throws InputError where the folder's model is for
+// others.
+ModelShape set_graph_model(const TrainConfig& config, int64_t features, int64_t classes, Task& task,
+                           std::vector<std::string>& warnings);
 
 // Throws InputError where `what` (a file's nodes, graphs) have other features or more classes than
 // the model.

@@ -12,6 +12,7 @@
 #include "compact/data/samples/split.h"
 #include "compact/data/text/encoded_texts.h"
 #include "compact/data/text/text_pair_dataset.h"
+#include "compact/io/json_file.h"
 #include "compact/tasks/head_classes.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
@@ -19,6 +20,8 @@
 
 namespace compact {
 namespace {
+
+constexpr const char* kPairs = "sentence_pairs";  // in config.json
 
 void keep_some(LabelledTexts& texts, int64_t most) {
   const std::vector<int64_t> kept = some_samples(static_cast<int64_t>(texts.first.size()), most);
@@ -79,6 +82,14 @@ void set_inputs(int64_t length, bool regression, Task& task) {
 
 }  // namespace
 
+std::optional<bool> trained_on_pairs(const TrainConfig& c) {
+  if (c.model_name_or_path.empty()) return {};
+  const nlohmann::json config = read_json(c.model_name_or_path + "/config.json");
+  const auto pairs = config.find(kPairs);
+  if (pairs == config.end() || !pairs->is_boolean()) return {};
+  return pairs->get<bool>();
+}
+
 Task open_sequences(const TrainConfig& c, const Opening& opening, SequenceTexts texts,
                     std::vector<std::string> metrics, std::vector<std::string>& warnings) {
   Task task;
@@ -92,6 +103,14 @@ Task open_sequences(const TrainConfig& c, const Opening& opening, SequenceTexts 
   const ModelShape shape =
       fit_model(*model, c, texts.train ? &*texts.train : nullptr, tokenizer.get());
   set_model(c, *model, task);
+  if (texts.train) task.config[kPairs] = !texts.train->second.empty();
+  if (shape.regression && c.label_smoothing_factor > 0) {
+    warnings.push_back("--label_smoothing_factor takes no effect: targets are values");
+  }
+  if (const auto positive = static_cast<size_t>(task.positive_class);
+      !shape.regression && positive < shape.labels.size()) {
+    task.positive_name = shape.labels[positive];
+  }
   task.unit = "sentences";
   task.lengths_vary = true;
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),

@@ -17,6 +17,10 @@ struct SequenceTexts {
   std::optional<size_t> positive = {};  // the class that f1 is of; none: the head's second
 };
 
+// Whether the model of --model_name_or_path was trained on pairs of texts; none where its
+// config.json does not say so.
+std::optional<bool> trained_on_pairs(const TrainConfig& config);
+
 // The task of these texts. Without a validation set --validation_split holds part of the training
 // set out. Throws InputError where tokenizer, model and texts do not fit together.
 Task open_sequences(const TrainConfig& config, const Opening& opening, SequenceTexts texts,

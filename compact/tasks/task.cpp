@@ -69,6 +69,14 @@ const TaskInfo& task_of_folder(const std::string& folder) {
 std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, const Policy& policy,
                                       at::Device device, std::vector<std::string>& warnings) {
   auto network = task.network(c, policy, device);
+  const bool blocks = std::ranges::any_of(network->parameters(), [](const Parameter* p) {
+    return p->weight.dim() == 2 && (p->hidden || p->carrier);
+  });
+  const auto unread = [&](const char* option) {
+    warnings.push_back(cat(option, " takes no effect: the model has no matrices of blocks"));
+  };
+  if (!blocks && c.optim == "muon") unread("--optim muon");
+  if (!blocks && c.projected_learning_rate > 0) unread("--projected_learning_rate");
   if (c.model_name_or_path.empty()) return network;
   if (has_weights(c.model_name_or_path)) {
     const auto [fresh, lines] = load_weights(*network, c.model_name_or_path);

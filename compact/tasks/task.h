@@ -49,6 +49,7 @@ struct Task {
   const std::string& target_unit() const { return target.empty() ? unit : target; }
   std::vector<std::string> metrics;     // names of base/scores.h, the most important first
   double positive_class = 1;            // of f1
+  std::string positive_name = {};       // its name
   std::string test_prefix = "test";     // of the figures on `test`
   std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
 };

@@ -24,7 +24,12 @@ Task open_glue(const TrainConfig& c, const Opening& opening, std::vector<std::st
     if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);
   }
   texts.positive = 1;  // equivalent, duplicate
+  const bool measured = opening.only_evaluates && texts.validation;
+  const bool pairs = measured && !texts.validation->second.empty();
   Task task = open_sequences(c, opening, std::move(texts), glue.metrics, warnings);
+  COMPACT_CHECK(!measured || trained_on_pairs(c).value_or(pairs) == pairs, "--task_name ",
+                c.task_name, ": has ", pairs ? "pairs of texts" : "single texts", ", ",
+                c.model_name_or_path, " was trained on ", pairs ? "single texts" : "pairs");
   if (task.test) task.test_prefix = "eval_mismatched";
   return task;
 }

@@ -45,7 +45,7 @@ Task open_graph(const TrainConfig& c, const Opening&, std::vector<std::string>& 
   const std::optional<GraphValues> known = values_of_folder(c, warnings);
   const auto set =
       std::make_shared<const GraphSet>(read_graph_set(graph_file_of(c), known ? &*known : nullptr));
-  const ModelShape model = set_graph_model(c, set->features, set->classes, task);
+  const ModelShape model = set_graph_model(c, set->features, set->classes, task, warnings);
   const uint64_t key = key_of(c, RandomUse::kData);
   const auto number_of = [](const GraphSet& s) { return static_cast<int64_t>(s.graphs.size()); };
   const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {

@@ -137,6 +137,9 @@ Task open_image(const TrainConfig& c, const Opening&, std::vector<std::string>& 
                   c.model, " has widths of its own");
     const double width = c.width_mult * static_cast<double>(m.hidden);
     m.hidden = std::max<int64_t>(1, std::llround(width));
+  } else if (c.width_mult != 1) {
+    warnings.push_back(
+        cat("--width_mult takes no effect: ", c.model_name_or_path, " has widths of its own"));
   }
   if (c.image_size > 0) m.height = m.width = c.image_size;
   open_data(c, m, task, warnings);

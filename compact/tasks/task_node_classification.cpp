@@ -28,12 +28,12 @@ uint64_t split_seed_of(const TrainConfig& c) {
   return j["split_seed"];
 }
 
-Task open_node(const TrainConfig& c, const Opening&, std::vector<std::string>&) {
+Task open_node(const TrainConfig& c, const Opening&, std::vector<std::string>& warnings) {
   Task task;
   const std::string& file = graph_file_of(c);
   Graph graph = read_graph_npz(file);
   graph.features = normalize_rows(graph.features);
-  set_graph_model(c, graph.features.size(1), graph.classes, task);
+  set_graph_model(c, graph.features.size(1), graph.classes, task, warnings);
   // Written beside the model, so that `compact eval` scores no node that was trained on.
   const uint64_t split_seed = split_seed_of(c);
   const NodeSplit split = planetoid_split(graph, split_seed);

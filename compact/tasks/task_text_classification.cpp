@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Classes or values of sentences or pairs of sentences, with an encoder.
 #include "compact/base/check.h"
-#include "compact/io/json_file.h"
 #include "compact/tasks/sequence_task.h"
 #include "compact/tasks/task_model.h"
 
 namespace compact {
 namespace {
-
-constexpr const char* kPairs = "sentence_pairs";  // in config.json
 
 void check_text(const TrainConfig& c) {
   for (const auto* files : {&c.train_file, &c.validation_file, &c.test_file}) {
@@ -25,10 +22,7 @@ Task open_text(const TrainConfig& c, const Opening& opening, std::vector<std::st
   if (opening.only_evaluates) {
     const ModelShape trained = model_of(c)->shape();
     regression = regression || trained.regression;
-    const nlohmann::json config = read_json(c.model_name_or_path + "/config.json");
-    if (const auto found = config.find(kPairs); found != config.end() && found->is_boolean()) {
-      pair = found->get<bool>();
-    }
+    pair = trained_on_pairs(c);
     if (!trained.regression) known = trained.labels;
   }
   TextFields fields{.first = c.text_column,
@@ -51,9 +45,7 @@ Task open_text(const TrainConfig& c, const Opening& opening, std::vector<std::st
   std::vector<std::string> metrics = {"accuracy", "matthews_correlation"};
   if (fields.class_names.size() == 2) metrics.insert(metrics.begin() + 1, "f1");
   if (regression) metrics = {"pearson", "spearmanr"};
-  Task task = open_sequences(c, opening, std::move(texts), std::move(metrics), warnings);
-  if (fields.pair) task.config[kPairs] = *fields.pair;
-  return task;
+  return open_sequences(c, opening, std::move(texts), std::move(metrics), warnings);
 }
 
 }  // namespace

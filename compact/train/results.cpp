@@ -66,6 +66,7 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   for (const auto& [prefix, evaluation] : evaluations) {
     for (const auto& [name, value] : eval_row(prefix, evaluation))
       results[name] = number_or_null(value);
+    if (const auto named = f1_class(prefix, evaluation)) results[named->first] = named->second;
     results[cat(prefix, "_", task.target_unit())] = evaluation.targets;
   }
   results["train_loss"] = state.total_loss / static_cast<double>(std::max<int64_t>(1, state.step));

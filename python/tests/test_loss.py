@@ -183,5 +183,7 @@ def test_what_a_loss_in_chunks_would_not_do():
     got = gradients(model, given)
     assert torch.equal(got[0], wanted[0]) and same(got[1], wanted[1])
     assert "from all logits: the loss of its router is asked for" in compact.report(model).loss
+    assert torch.equal(gradients(model, given | {"output_router_logits": None})[0], wanted[0])  # the configuration decides
+    assert "from all logits: the loss of its router is asked for" in compact.report(model).loss
     gradients(model, given | {"output_router_logits": False})
     assert "in chunks, 1 passes" in compact.report(model).loss

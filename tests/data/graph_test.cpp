@@ -10,6 +10,7 @@
 
 #include "compact/base/philox.h"
 #include "compact/data/files/npy.h"
+#include "compact/data/graphs/graph_dataset.h"
 #include "tests/data/archives.h"
 #include "tests/data/files.h"
 
@@ -70,6 +71,12 @@ class GraphNpz : public testing::Test {
   }
   TextFolder folder_;
 };
+
+TEST(NormalizeRows, DividesByAbsoluteValues) {
+  const at::Tensor rows = at::tensor({1.f, -3.f, 2.f, 2.f, 0.f, 0.f, 1.f, -1.f}).view({4, 2});
+  EXPECT_TRUE(at::equal(normalize_rows(rows),
+                        at::tensor({.25f, -.75f, .5f, .5f, 0.f, 0.f, .5f, -.5f}).view({4, 2})));
+}
 
 TEST_F(GraphNpz, SmallGraph) {
   const Graph graph = read_graph(small_graph());

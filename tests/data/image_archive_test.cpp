@@ -311,6 +311,33 @@ TEST_F(ImageArchive, TurnsPicturesAsExifSays) {
       upright.equal(at::tensor({1, 2, 3}, at::kByte).view({1, 3, 1, 1}).expand({1, 3, 3, 1})));
 }
 
+// As Pillow converts them to RGB: grey of 16 bits is cut at 255.
+TEST_F(ImageArchive, GreyOf16BitsIsCutAt255) {
+  const auto deep = [](const std::string& rows) {
+    std::string out;
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+    png_infop info = png_create_info_struct(png);
+    png_set_write_fn(
+        png, &out,
+        [](png_structp p, png_bytep bytes, size_t size) {
+          static_cast<std::string*>(png_get_io_ptr(p))
+              ->append(reinterpret_cast<const char*>(bytes), size);
+        },
+        nullptr);
+    png_set_IHDR(png, info, 4, 1, 16, PNG_COLOR_TYPE_GRAY, PNG_INTERLACE_NONE,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_write_info(png, info);
+    png_write_row(png, reinterpret_cast<png_const_bytep>(rows.data()));
+    png_write_end(png, info);
+    png_destroy_write_struct(&png, &info);
+    return out;
+  };
+  const std::string png = deep(std::string("\0\0\0\xc8\1\0\x9c\x40", 8));
+  const at::Tensor image = read_archive(archive_of({{"a/0.png", png}}, "pax")).images;
+  EXPECT_TRUE(image.equal(
+      at::tensor({0, 200, 255, 255}, at::kByte).view({1, 1, 1, 4}).expand({1, 3, 1, 4})));
+}
+
 // A file may repeat a scan as often as it likes, each as costly as the image is large.
 TEST_F(ImageArchive, RefusesJpegsOfVeryManyScans) {
   const std::string whole = jpeg_of(24, 24, {200, 30, 40}, JpegForm::kScanPerColour);

@@ -62,6 +62,35 @@ TEST(ImageTask, ImagesOfOtherClassesTrainANewHead) {
   EXPECT_EQ(written["classes"], 10);
 }
 
+// Records have numbers alone, which a model with names can only take for places among these.
+TEST(ImageTask, NumbersAreSaidToBePlacesAmongNames) {
+  const TemporaryFolder folder;
+  const auto model = model_named("resnet20", ModelUse::kImages).config->clone();
+  ModelShape shape = model->shape();
+  shape.hidden = 4;
+  shape.labels.clear();
+  for (int i = 0; i < 10; ++i) shape.labels.push_back(std::string("class ") + char('j' - i));
+  shape.classes = 10;
+  shape.mean = shape.deviation = {0.5, 0.5, 0.5};
+  model->fit(shape);
+  fs::create_directory(folder / "model");
+  write_model_folder(folder / "model", model->build(Policy(), {})->named_tensors(),
+                     model->to_json("float32"));
+  const TrainConfig run = images(folder.path(), "run");
+  TrainConfig c = evaluation_of(run, run.train_file, 0);
+  c.model_name_or_path = (folder / "model").string();
+  EXPECT_THAT(evaluate(c).warnings,
+              testing::Contains(testing::AllOf(
+                  HasSubstr("train.bin has numbers of classes, the model names (class j, ...)"),
+                  HasSubstr("number 0 is taken to be class j"))));
+  c.task = run.task;
+  c.width_mult = 2;
+  c.train_file = run.train_file;
+  std::vector<std::string> warnings;
+  task_named("image-classification").open(c, {}, warnings);
+  EXPECT_THAT(warnings, testing::Contains(HasSubstr("--width_mult takes no effect")));
+}
+
 // One image would leave a batch norm's channels one value each, which is refused.
 TEST(ImageTask, SmallerBatchesAreOfferedWhereTheSmallestIsRefused) {
   const TemporaryFolder folder;

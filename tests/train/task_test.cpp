@@ -87,6 +87,32 @@ TEST(TaskSplit, IsSaidToTakeNoEffectBesideValidationData) {
   }
 }
 
+// A folder's graph network takes another dropout, and no other sizes.
+TEST(TaskGraphs, OptionsOfAFolder) {
+  const TemporaryFolder folder;
+  TrainConfig c = graphs(folder.path(), "run");
+  c.max_steps = 1;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  c.model.clear();
+  c.model_name_or_path = c.output_dir;
+  c.dropout = 0.25;
+  c.hidden_size = 32;
+  c.num_hidden_layers = 3;
+  std::vector<std::string> warnings;
+  const Task task = task_named(c.task).open(c, {}, warnings);
+  EXPECT_EQ(task.config["dropout"], 0.25);
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("--hidden_size takes no effect"),
+                                               HasSubstr("--num_hidden_layers takes no effect")));
+  warnings.clear();
+  c.optim = "muon";
+  c.projected_learning_rate = 0.1;
+  make_network(c, task, {}, at::kCPU, warnings);
+  EXPECT_THAT(warnings,
+              ::testing::IsSupersetOf({HasSubstr("--optim muon takes no effect"),
+                                       HasSubstr("--projected_learning_rate takes no effect")}));
+}
+
 // A preset that quantizes takes the most bits that fit; what cannot fit is said with what would.
 TEST(TaskBudget, BoundsPresetsThatQuantize) {
   const TemporaryFolder folder;

@@ -64,7 +64,8 @@ TEST(TextTask, RegressionHasCorrelations) {
   spill(folder / "values.tsv", text);
   c.train_file = c.validation_file = {(folder / "values.tsv").string()};
   c.do_regression = true;
-  ran(c);
+  c.label_smoothing_factor = 0.1;
+  EXPECT_THAT(ran(c), HasSubstr("--label_smoothing_factor takes no effect: targets are values"));
   const auto results = results_of(c);
   EXPECT_TRUE(results.contains("eval_pearson") && results.contains("eval_spearmanr"));
   EXPECT_FALSE(results.contains("eval_accuracy") || results.contains("eval_perplexity"));
@@ -165,6 +166,12 @@ TEST(TextTask, HeadsKeepTheirNumbersOnTasksOfGlue) {
     --found;
   }
   EXPECT_DOUBLE_EQ(f1(got), 2.0 * found / (40 + 2 * found - right));
+  auto config = nlohmann::json::parse(slurp(c.output_dir + "/config.json"));
+  EXPECT_EQ(config["sentence_pairs"], true);
+  config["sentence_pairs"] = false;
+  spill(c.output_dir + "/config.json", config.dump());
+  EXPECT_THAT(error_of([&] { evaluate(of_glue); }),
+              HasSubstr("--task_name mrpc: has pairs of texts, "));
 }
 
 TEST(TextTask, BitsAreChosenUnderABudget) {
@@ -244,6 +251,26 @@ TEST(TextTask, MeasuresARunOnPromptsByItsColumns) {
   EXPECT_GT(targets_of(usual), 0);
   measured.prompt_column = "input";
   EXPECT_THAT(error_of([&] { targets_of(usual); }), HasSubstr("has no column `input`"));
+}
+
+// A model of pairs is measured on pairs, one of single texts on these; f1 says its class.
+TEST(TextTask, MeasuresPairsAsPairs) {
+  const TemporaryFolder folder;
+  for (const bool pairs : {true, false}) {
+    const fs::path own = folder / (pairs ? "pairs" : "single");
+    const fs::path other = folder / (pairs ? "other_single" : "other_pairs");
+    fs::create_directory(own);
+    fs::create_directory(other);
+    write_texts(other, !pairs);
+    TrainConfig c = texts(own, "run", pairs);
+    c.max_steps = 1;
+    EXPECT_THAT(ran(c), HasSubstr(" of `yes`"));
+    EXPECT_EQ(results_of(c)["eval_f1_class"], "yes");
+    EXPECT_EQ(evaluated(c).f1_class, "yes");
+    c.validation_file = {(other / "dev.tsv").string()};
+    EXPECT_THAT(error_of([&] { evaluated(c); }),
+                HasSubstr(pairs ? "must have pairs of texts" : "must have single texts"));
+  }
 }
 
 // A text or its tokens are measured as such, whatever options a run of another version had.

@@ -53,19 +53,31 @@ bool read_png(Source& source, int64_t most, ImageSize& sides, int& orientation, 
   png_set_user_limits(png, static_cast<png_uint_32>(most), static_cast<png_uint_32>(most));
   png_read_info(png, info);
   sides = {png_get_image_height(png, info), png_get_image_width(png, info)};
+  // Grey of 16 bits is cut at 255, as Pillow converts its mode I;16 to RGB.
+  const bool deep_grey =
+      png_get_bit_depth(png, info) == 16 && png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY;
   png_set_expand(png);
-  png_set_strip_16(png);
-  png_set_gray_to_rgb(png);
+  if (!deep_grey) {
+    png_set_strip_16(png);
+    png_set_gray_to_rgb(png);
+  }
   png_set_strip_alpha(png);
   png_set_interlace_handling(png);
   png_read_update_info(png, info);
   const size_t row = 3 * static_cast<size_t>(sides.width);
-  if (png_get_rowbytes(png, info) != row) png_error(png, "its rows have another length");
+  if (png_get_rowbytes(png, info) != (deep_grey ? row / 3 * 2 : row))
+    png_error(png, "its rows have another length");
   pixels.resize(row * static_cast<size_t>(sides.height));
   for (int64_t y = 0; y < sides.height; ++y) {
     rows.push_back(reinterpret_cast<png_bytep>(pixels.data()) + static_cast<size_t>(y) * row);
   }
   png_read_image(png, rows.data());
+  for (size_t y = 0; deep_grey && y < rows.size(); ++y) {
+    for (size_t x = row / 3; x-- > 0;) {  // from the end: a pixel takes more bytes afterwards
+      const png_byte grey = rows[y][2 * x] != 0 ? 255 : rows[y][2 * x + 1];
+      std::fill_n(rows[y] + 3 * x, 3, grey);
+    }
+  }
   png_read_end(png, info);
   png_uint_32 bytes = 0;
   png_bytep exif = nullptr;
