@@ -96,9 +96,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                    .cos = detached(cos),
                    .sin = detached(sin)};
   // A weight that Python gives may be multiplied in another type.
-  const bool mixed = std::ranges::any_of(weights, [type](const at::Tensor& w) {
-    return is_provided(w) && w.scalar_type() != type;
-  });
+  const bool mixed = std::ranges::any_of(
+      weights, [type](const at::Tensor& w) { return is_provided(w) && w.scalar_type() != type; });
   if (mixed || type != x.scalar_type()) pass.products = type;
   if (draws_ || (training && drops_)) pass.noise = draw_key();
   if (ranges) {
@@ -138,8 +137,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
           w.carrier->rank, "], is ", w.leaf.sizes());
     }
     if (!product || leaf.scalar_type() == type) continue;
-    if (adapter && !autocast) continue;           // it computes in its own type
-    if (mixed && leaf.dim() == 1) continue;       // a bias in the type of its product
+    if (adapter && !autocast) continue;      // it computes in its own type
+    if (mixed && leaf.dim() == 1) continue;  // a bias in the type of its product
     COMPACT_CHECK(autocast, "[block] `", name_, "`: ", names_[i], " is ",
                   c10::toString(leaf.scalar_type()), ", what it is multiplied with ",
                   c10::toString(type));

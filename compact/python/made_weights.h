@@ -17,7 +17,8 @@ inline bool is_provided(const at::Tensor& t) {
   return t.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
-// The weights of one call of a segment, each a group of its own. The backward pass makes them again.
+// The weights of one call of a segment, each a group of its own. The backward pass makes them
+// again.
 class MadeWeights final : public WeightHome {
  public:
   // Adds a group; returns the tensor for the segment to read, in the source's sizes and this type,

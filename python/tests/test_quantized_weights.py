@@ -223,16 +223,16 @@ def test_states_threads_and_generation(tmp_path):
     model.save_pretrained(tmp_path)
     failed = []
 
-    def work():
+    def work(model):
         try:
             for _ in range(5):
                 got = torch.autograd.grad(model(**given).loss, [p for p in model.parameters() if p.requires_grad])
                 wanted = [first[1][name] for name, p in model.named_parameters() if p.requires_grad]
                 assert all(torch.allclose(a.double(), b, rtol=1e-4, atol=1e-7) for a, b in zip(got, wanted))
-        except BaseException as problem:
+        except Exception as problem:
             failed.append(problem)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(model,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

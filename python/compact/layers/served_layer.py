@@ -82,7 +82,7 @@ class LayerState:
         self.matrices = [i for i in of_products if names[i].endswith(".weight")]
         self.biases = {i: names.index(names[i].removesuffix("bias") + "weight") for i in of_products if names[i].endswith(".bias")}
         self.parts = {i: next(product for product in self.family.products if names[i].startswith(product + ".")) for i in self.matrices}
-        # Of the matrices in codes, by place: the module, and what gives the values.
+        # Matrices in codes, by place: the module, and what gives the values.
         self.provided = {i: (sources[i][0], provider) for i in self.matrices if (provider := provider_of(sources[i][0]))}
         bases = [(i, full.removesuffix("." + CARRIER)) for i, full in enumerate(names)]
         self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
