@@ -29,6 +29,7 @@ class WeightHome {
 struct WeightPlace {
   std::shared_ptr<WeightHome> home;
   int group = 0;
+  bool by_product = false;  // fetched by each product that reads it, not for its segment's pass
   bool operator==(const WeightPlace&) const = default;
 };
 

@@ -5,14 +5,15 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/functions/efficient_attention.h"
 #include "compact/ops/functions/range_attention.h"
-#include "compact/python/cast_weights.h"
 #include "compact/python/draw_key.h"
+#include "compact/python/made_weights.h"
 #include "compact/python/step_trace.h"
 
 namespace compact {
@@ -94,7 +95,10 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                    .ranges = detached(ranges),
                    .cos = detached(cos),
                    .sin = detached(sin)};
-  if (type != x.scalar_type()) pass.products = type;
+  // A weight that Python gives may be multiplied in another type.
+  const bool mixed = std::ranges::any_of(
+      weights, [type](const at::Tensor& w) { return is_provided(w) && w.scalar_type() != type; });
+  if (mixed || type != x.scalar_type()) pass.products = type;
   if (draws_ || (training && drops_)) pass.noise = draw_key();
   if (ranges) {
     COMPACT_CHECK(shape_.causal && shape_.softcap == 0 && !lengths &&
@@ -105,11 +109,19 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     check_ranges(*ranges, x.size(0), x.size(1));
   }
   const bool transposed = shape_.transposed;
-  std::shared_ptr<CastWeights> cast;
+  std::shared_ptr<MadeWeights> made;
   std::vector<Weight> read;
   read.reserve(weights.size());
   for (size_t i = 0; i < kinds_.size(); ++i) {
     const auto [product, adapter] = kinds_[i];
+    if (is_provided(weights[i])) {
+      if (!made) made = std::make_shared<MadeWeights>();
+      const at::Tensor value = made->add(weights[i], weights[i].scalar_type());
+      Weight& w = read.emplace_back(value);
+      w.value = value;
+      w.places.push_back({made, made->size() - 1, /*by_product=*/true});
+      continue;
+    }
     const at::Tensor leaf =
         transposed && product && !adapter && weights[i].dim() == 2 ? weights[i].t() : weights[i];
     Weight& w = read.emplace_back(leaf);
@@ -125,13 +137,14 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
           w.carrier->rank, "], is ", w.leaf.sizes());
     }
     if (!product || leaf.scalar_type() == type) continue;
-    if (adapter && !autocast) continue;  // it computes in its own type
+    if (adapter && !autocast) continue;      // it computes in its own type
+    if (mixed && leaf.dim() == 1) continue;  // a bias in the type of its product
     COMPACT_CHECK(autocast, "[block] `", name_, "`: ", names_[i], " is ",
                   c10::toString(leaf.scalar_type()), ", what it is multiplied with ",
                   c10::toString(type));
-    if (!cast) cast = std::make_shared<CastWeights>(type);
-    w.value = cast->add(leaf);
-    w.places.push_back({cast, cast->size() - 1});
+    if (!made) made = std::make_shared<MadeWeights>();
+    w.value = made->add(leaf, type);
+    w.places.push_back({made, made->size() - 1});
   }
   const int64_t window = shape_.window;
   const bool windowed = window > 0 && window < x.size(1) && !ranges;

@@ -38,8 +38,8 @@ struct SegmentPass {
   // Cosines and sines, f32 [tokens of a sequence, or of the whole batch, width / 2], for rope
   // stages without tables of their own.
   at::Tensor cos, sin;
-  // The type of matrix products where x has another one, as under autocast: products read their
-  // input in the type of their weight, and norms before them give this type.
+  // The type of what matrix products give where x or a weight has another one, as under autocast:
+  // products read their input in the type of their weight, and norms before them give this type.
   std::optional<at::ScalarType> products;
   const SeeSegment* see = nullptr;  // only in the forward pass; null: not called
   // Where given, the tokens are those of one sequence that follow the ones in the cache; such a
@@ -50,6 +50,8 @@ struct SegmentPass {
   at::Tensor as(const at::Tensor& x, at::ScalarType type) const {
     return products ? x.to(type) : x;
   }
+  // x in the type of products, where that is said.
+  at::Tensor as_product(const at::Tensor& x) const { return products ? x.to(*products) : x; }
 };
 
 // The cost of running a stage forward, independent of the device.

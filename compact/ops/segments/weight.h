@@ -37,12 +37,14 @@ struct Weight {
 };
 using Weights = std::span<const Weight>;
 
-// While it lives, the values of these weights are in memory.
+// While it lives, the values of these weights are in memory: of those that products fetch, or of
+// all others.
 class FetchedWeights {
  public:
-  FetchedWeights(Weights weights, bool backward) : FetchedWeights() {
+  FetchedWeights(Weights weights, bool backward, bool by_product = false) : FetchedWeights() {
     for (const Weight& w : weights) {
       for (const WeightPlace& place : w.places) {
+        if (place.by_product != by_product) continue;
         if (std::ranges::find(fetched_, place) != fetched_.end()) continue;
         place.home->fetch(place.group, backward);
         fetched_.push_back(place);

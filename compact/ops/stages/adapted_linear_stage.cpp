@@ -97,7 +97,7 @@ class AdaptedLinearStage final : public Stage {
   }
 
   at::Tensor backward(Backward& b) const override {
-    b.gy = b.pass.as(b.gy, b.weights[0].value.scalar_type());
+    b.gy = b.pass.as_product(b.gy);
     const at::Tensor x =
         b.input.defined() ? as_rows(b.pass.as(b.input, b.gy.scalar_type())) : b.input;
     b.input = at::Tensor();

@@ -36,8 +36,9 @@ class LinearStage final : public Stage {
     }
     if (f.sketch) f.extras = f.weights[0].carrier->project(x);
     if (parts() == 1) {
+      const Fetched there(f.weights, 0, /*backward=*/false);
       at::Tensor y = at::linear(x, f.weights[0].value);
-      return options_.bias ? y.add_(f.weights[1].value) : y;
+      return f.pass.as_product(options_.bias ? y.add_(f.weights[1].value) : y);
     }
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = 0;
@@ -45,10 +46,11 @@ class LinearStage final : public Stage {
     at::Tensor y = at::empty(sizes, x.options());
     const at::Tensor rows = rows_of(x);
     each_part(y, f.weights, [&](size_t i, at::Tensor part) {
+      const Fetched there(f.weights, i, /*backward=*/false);
       at::mm_out(part, rows, f.weights[i].value.t());
       if (options_.bias) part.add_(f.weights[parts() + i].value);
     });
-    return y;
+    return f.pass.as_product(y);
   }
 
   at::Tensor backward(Backward& b) const override {
@@ -77,6 +79,7 @@ class LinearStage final : public Stage {
     if (!b.want_input) return {};
     at::Tensor gx;
     if (parts() == 1) {
+      const Fetched there(b.weights, 0, /*backward=*/true);
       gx = at::matmul(b.gy, b.weights[0].value);
     } else {
       std::vector<int64_t> sizes = b.gy.sizes().vec();
@@ -84,6 +87,7 @@ class LinearStage final : public Stage {
       gx = at::empty(sizes, b.gy.options());
       at::Tensor rows = rows_of(gx);
       each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
+        const Fetched there(b.weights, i, /*backward=*/true);
         if (i == 0) {
           at::mm_out(rows, gy, b.weights[i].value);
         } else {
@@ -92,10 +96,15 @@ class LinearStage final : public Stage {
       });
     }
     b.gy = at::Tensor();
-    return b.plus_residual(gx);
+    return b.plus_residual(b.pass.as_product(gx));
   }
 
  private:
+  // While it lives, the matrix of a part is in memory, of those that products fetch.
+  struct Fetched : FetchedWeights {
+    Fetched(Weights all, size_t part, bool backward)
+        : FetchedWeights(all.subspan(part, 1), backward, /*by_product=*/true) {}
+  };
   size_t parts() const { return static_cast<size_t>(options_.parts); }
 
   // Calls visit(i, rows [tokens, out of part i]) with the columns of y that part i makes.

@@ -31,6 +31,7 @@ register_state_dict_hook = nn.Module._register_state_dict_hook
 version_of = operator.attrgetter("_version")  # counts changes in place
 storage_id = operator.attrgetter("_cdata")
 is_view = torch.Tensor._is_view
+wrapper_tensor = torch.Tensor._make_wrapper_subclass  # class, sizes: it has no memory
 as_class = torch.Tensor._make_subclass  # class, tensor, whether it has a gradient
 internal_overlap = torch._debug_has_internal_overlap  # 1: elements share memory
 without_torch_function = torch._C.DisableTorchFunctionSubclass

@@ -12,7 +12,7 @@ from ..base.library import TYPES
 from ..base.torch_private import parameters_of, submodules_of
 from ..base.type_names import base_of_path, code_of, is_forward_of, name_of, origin_of
 
-LORA = "peft.tuners.lora.layer.Linear"
+LORA = ("peft.tuners.lora.layer.Linear", "peft.tuners.lora.bnb.Linear4bit", "peft.tuners.lora.bnb.Linear8bitLt")
 Row = tuple[str, int, int, float, float]  # product, which of its matrices, rank, scale, dropout
 
 
@@ -27,7 +27,7 @@ def has_bias(product: nn.Module) -> bool:
 
 
 def is_lora(module: nn.Module) -> bool:
-    if base_of_path(type(module), LORA) is None or not is_forward_of(type(module), LORA):  # derived, or patched
+    if not any(base_of_path(type(module), path) and is_forward_of(type(module), path) for path in LORA):  # derived, or patched
         return False
     helper = code_of(type(module)._cast_input_dtype)
     return origin_of(helper).startswith("peft.") and "_cast_input_dtype" not in module.__dict__

@@ -2,6 +2,7 @@
 """apply(), remove() and report(): the layers of a model run forward passes of the library."""
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -321,6 +322,7 @@ def report(model: nn.Module) -> Report:
                     name, state.name, None, state.calls, dict(state.own_forward), state.served,
                     state.block.held() if state.served else [],
                     *_masking(state),
+                    dict(collections.Counter(provider.name for _, provider in state.provided.values())),
                 )
             )  # fmt: skip
         else:

@@ -12,6 +12,7 @@ from ..base.type_names import base_of_path, code_of, name_of, origin_of, path_of
 from .adapters import adapter_problem, is_lora, plain
 from .families import Family
 from .layer_numbers import NUMBERS, submodule
+from .weight_providers import provider_of
 
 # Modules inside a layer run code of these origins; code of any other origin may compute anything.
 _KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
@@ -29,8 +30,9 @@ def layer_problem(layer: nn.Module, family: Family) -> str | None:
         problem = adapter_problem(module) if is_lora(module) else None
         if problem:
             return f"{path}: {problem}"
-    dtype = plain(submodule(layer, next(iter(family.products.values()))[0])).weight.dtype
-    if dtype not in TYPES:
+    first = plain(submodule(layer, next(iter(family.products.values()))[0]))
+    dtype = first.weight.dtype
+    if dtype not in TYPES and not provider_of(first):
         return f"its weights are {name_of(dtype)}; float32 and bfloat16 are served (model.float(), model.bfloat16(); with Trainer bf16=True)"
     return family.refuses(layer)
 
@@ -41,7 +43,8 @@ def submodules_problem(layer: nn.Module, family: Family) -> str | None:
         module = submodule(layer, path)
         if module is None:
             return f"it has no {path}"
-        if not _derives(plain(module) if is_lora(module) else module, family.product_class):
+        product = plain(module) if is_lora(module) else module
+        if not provider_of(product) and not _derives(product, family.product_class):
             weight = type(getattr(module, "weight", None))
             return f"{path} is a {path_of(type(module))}" + f" with weights of type {weight.__name__}" * (weight not in (nn.Parameter, type(None)))
     for path in family.norms.values():
@@ -86,8 +89,9 @@ def _foreign_code(layer: nn.Module, family: Family) -> str | None:
     """Which submodule runs code that is neither of torch, nor of LoRA, nor of the layer's own file."""
     own = origin_of(code_of(type(layer).forward))
     products = {submodule(layer, path) for paths in family.products.values() for path in paths}
+    inside = {plain(product) for product in products}
     for name, module in layer.named_modules():
-        if module in products and is_lora(module):
+        if (module in products and is_lora(module)) or (module in inside and provider_of(module)):
             continue
         origin = origin_of(code_of(type(module).forward))
         if origin != own and not origin.startswith(_KNOWN_CODE):

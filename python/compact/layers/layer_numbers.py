@@ -186,7 +186,7 @@ def bert_refuses(layer: nn.Module) -> str | None:
 def gpt2_numbers(layer: nn.Module) -> dict[str, float]:
     return {
         "hidden": layer.attn.embed_dim,
-        "intermediate": plain(layer.mlp.c_fc).nf,
+        "intermediate": getattr(plain(layer.mlp.c_fc), "nf", None) or plain(layer.mlp.c_fc).out_features,  # quantized it is a Linear
         "heads": layer.attn.num_heads,
         "head_dim": layer.attn.head_dim,
         "eps": layer.ln_1.eps,

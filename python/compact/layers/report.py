@@ -27,6 +27,7 @@ class LayerReport:
     # Where sequences of that pass were packed or padded at their beginning, and attention ran range by range of tokens:
     # its kernel, how many ranges, and bytes of the model's mask. None: it did not.
     ranges: tuple[str, int, int] | None = None
+    codes: dict[str, int] = dataclasses.field(default_factory=dict)  # how many weights another package holds in codes, by what gives them
 
     @property
     def held(self) -> int:
@@ -77,6 +78,7 @@ class Report:
                 text = f"own forward: {layer.reason or 'apply() was not called for it'}"
             else:
                 text = f"{layer.calls:6} passes served, {layer.held:14,} of {layer.if_kept:,} bytes held"
+                text += "".join(f", {count} weights given by {name}" for name, count in layer.codes.items())
                 for reason, count in layer.own_forward.items():
                     text += f"; {count} by its own forward: {reason}"
             lines.append(f"  {layer.name:{width}}  {text}")

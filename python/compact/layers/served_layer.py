@@ -27,6 +27,7 @@ from .eligibility import other_modules, parameters_problem, submodules_problem
 from .families import Family
 from .layer_numbers import submodule
 from .patched_forward import STATE
+from .weight_providers import provided, provider_of
 
 _WEIGHTS = (nn.Parameter, torch.Tensor, Carrier, Projected)
 INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'
@@ -77,7 +78,12 @@ class LayerState:
         sources = [self._source(layer, full) for full in names]
         self.sources = [(module, parameters_of(module), name) for module, name in sources]
         self.norms = [i for i, full in enumerate(names) if full.rsplit(".", 1)[0] in self.family.norms]
-        self.product = next(i for i, full in enumerate(names) if i not in self.norms and full.endswith(".weight") and ".adapter." not in full)
+        of_products = [i for i, full in enumerate(names) if i not in self.norms and ".adapter." not in full]
+        self.matrices = [i for i in of_products if names[i].endswith(".weight")]
+        self.biases = {i: names.index(names[i].removesuffix("bias") + "weight") for i in of_products if names[i].endswith(".bias")}
+        self.parts = {i: next(product for product in self.family.products if names[i].startswith(product + ".")) for i in self.matrices}
+        # Matrices in codes, by place: the module, and what gives the values.
+        self.provided = {i: (sources[i][0], provider) for i in self.matrices if (provider := provider_of(sources[i][0]))}
         bases = [(i, full.removesuffix("." + CARRIER)) for i, full in enumerate(names)]
         self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
 
@@ -99,6 +105,38 @@ class LayerState:
             return [parameters[name] for _, parameters, name in self.sources]
         except KeyError:  # FullyShardedDataParallel takes parameters out, and sets tensors in their place
             return [parameters.get(name, module.__dict__.get(name)) for module, parameters, name in self.sources]
+
+    def given(self, weights: list[Any], dtype: torch.dtype) -> list[Any]:
+        """These weights as the block takes them, in a pass that computes in this type."""
+        if not self.provided:
+            return weights
+        types = self._types(weights, dtype, torch.is_autocast_enabled(kind_of(weights[0])))
+        made = {i: provided(provider, module, types[i]) for i, (module, provider) in self.provided.items()}
+        made |= {i: weights[i].to(types[j]) for i, j in self.biases.items()}
+        return [made.get(i, weight) for i, weight in enumerate(weights)]
+
+    def _types(self, weights: list[Any], dtype: torch.dtype, autocast: bool) -> dict[int, torch.dtype]:
+        """In which types matrices are multiplied, by their places."""
+        types = {i: dtype if autocast else weights[i].dtype for i in self.matrices}
+        return types | {i: provider.dtype(module, dtype) for i, (module, provider) in self.provided.items()}
+
+    def _provided_problem(self, weights: list[Any], dtype: torch.dtype, autocast: bool) -> str | None:
+        for i, (module, provider) in self.provided.items():
+            if provider_of(module) is not provider:
+                return f"it has weights of type {type(weights[i]).__name__}"
+            if weights[i].requires_grad:
+                return "weights in codes have gradients"
+            if problem := provider.problem(module):
+                return problem
+        types = self._types(weights, dtype, autocast)
+        for i, found in types.items():
+            if found not in TYPES:
+                return f"its weights compute in {found}"
+            if i not in self.provided and found != dtype:
+                return f"its weights are {found}, what they read is {dtype}"
+            if found != types[next(j for j, product in self.parts.items() if product == self.parts[i])]:
+                return f"matrices of {self.parts[i]} compute in several types"
+        return None
 
     def _source(self, layer: nn.Module, full: str) -> tuple[nn.Module, str]:
         base, kind = full.rsplit(".", 1)
@@ -197,13 +235,13 @@ class LayerState:
             return "a transform of torch.func or forward-mode differentiation runs"
         if running_backward_pass() != -1:
             return "a backward pass runs, as of checkpointing"
-        for weight in weights:
-            if type(weight) not in _WEIGHTS:
+        for i, weight in enumerate(weights):
+            if type(weight) not in _WEIGHTS and i not in self.provided:
                 return f"it has weights of type {type(weight).__name__}"
         kind = kind_of(x)
         if not can_compute_on(kind):
             return f"the package was built without kernels for {kind}"
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        dtype = _type_of(x)
         if dtype not in TYPES or x.dtype not in TYPES:
             return f"it computes in {dtype if dtype not in TYPES else x.dtype}"
         if weights[0].device != x.device:
@@ -211,8 +249,11 @@ class LayerState:
         for norm in self.norms:
             if weights[norm].dtype not in (torch.float32, x.dtype):
                 return f"its norms are {weights[norm].dtype}, what they read is {x.dtype}"
-        if not torch.is_autocast_enabled(kind) and weights[self.product].dtype != x.dtype:
-            return f"its weights are {weights[self.product].dtype}, what they read is {x.dtype}"
+        autocast = torch.is_autocast_enabled(kind)
+        if problem := self._provided_problem(weights, dtype, autocast) if self.provided else None:
+            return problem
+        if not self.provided and not autocast and weights[self.matrices[0]].dtype != x.dtype:
+            return f"its weights are {weights[self.matrices[0]].dtype}, what they read is {x.dtype}"
         return self._saved_tensors_problem()
 
     @staticmethod
@@ -227,6 +268,12 @@ class LayerState:
         if hooks is None or getattr(hooks[0], "__module__", "").startswith("compact."):
             return None
         return "hooks for saved tensors are in force around it, as of checkpointing or offloading"
+
+
+def _type_of(x: torch.Tensor) -> torch.dtype:
+    """The type that a layer computes in where it is given x."""
+    kind = kind_of(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _check_projected(state: LayerState, weights: list[Any], reason: str | None) -> None:
@@ -278,6 +325,7 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
     state.served = True
     state.mask = 0
     with without_torch_function():
+        weights = state.given(weights, _type_of(hidden_states))
         y = state.block.forward(hidden_states, weights, cos, sin, mask.lengths, mask.ranges, layer.training)
     if mask.lengths is not None or mask.ranges is not None:
         state.mask = arguments["attention_mask"].untyped_storage().nbytes()

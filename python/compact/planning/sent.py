@@ -22,8 +22,11 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._numbers: dict[int, tuple[int, torch.Tensor]] = {}  # by id(), kept alive
+        self._copies: dict[int, Any] = {}  # without values, by id()
 
     def reducer_override(self, obj: Any) -> Any:
+        if id(obj) in self._copies:  # a module has what its parameter has
+            return _itself, (self._copies[id(obj)],)
         # Hooks that record what layers return; transformers adds them again where they are gone.
         return (no_recorder, ()) if getattr(obj, "__module__", None) == RECORDERS and not isinstance(obj, type) else NotImplemented
 
@@ -43,8 +46,20 @@ class _Pickler(pickle.Pickler):
             file = io.BytesIO()
             torch.save(obj.detach().cpu().clone(memory_format=torch.contiguous_format), file)
             value = file.getvalue()
-        about = (type(obj), {name: _without_values(x) for name, x in vars(obj).items() if not isinstance(x, nn.Module)}) if of_class else None
+        about = (type(obj), {name: self._without_values(x) for name, x in vars(obj).items() if not isinstance(x, nn.Module)}) if of_class else None
         return number, isinstance(obj, nn.Parameter), tuple(obj.shape), obj.stride(), obj.dtype, obj.requires_grad, value, about
+
+    def _without_values(self, x: Any) -> Any:
+        """Tensors that a parameter of a class of its own has beside its elements, as scales of its blocks."""
+        if isinstance(x, torch.Tensor):
+            return x.detach().to("meta")
+        if not hasattr(x, "__dict__") or isinstance(x, type):
+            return x
+        if id(x) not in self._copies:
+            made = self._copies[id(x)] = copy.copy(x)
+            for name, inside in vars(x).items():
+                setattr(made, name, self._without_values(inside))
+        return self._copies[id(x)]
 
 
 def _is_plain_parameter(t: torch.Tensor) -> bool:
@@ -52,14 +67,7 @@ def _is_plain_parameter(t: torch.Tensor) -> bool:
     return isinstance(t, nn.Parameter) and type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
-def _without_values(x: Any) -> Any:
-    """Tensors that a parameter of such a class has beside its elements, as scales of its blocks."""
-    if isinstance(x, torch.Tensor):
-        return x.detach().to("meta")
-    if hasattr(x, "__dict__") and not isinstance(x, type):
-        x = copy.copy(x)
-        for name, inside in vars(x).items():
-            setattr(x, name, _without_values(inside))
+def _itself(x: Any) -> Any:
     return x
 
 
