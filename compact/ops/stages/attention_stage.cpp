@@ -113,7 +113,7 @@ class AttentionStage final : public Stage {
                   : efficient_attention(q, keys, values, how(f.pass), options_.choice.width,
                                         f.want_extras);
   }
-  // Of a fused kernel.
+  // The gradients of a fused kernel.
   AttentionGradients gradients(const Backward& b, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v) const {
     const at::Tensor gout = by_head(b.gy, dim_), out = by_head(b.output, dim_);
