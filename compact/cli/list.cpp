@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
@@ -22,16 +23,19 @@ namespace {
 
 using Rows = ListKind::Rows;
 
+// A table whose rows have a name and a summary.
+template <auto kTable>
+Rows rows_of() {
+  Rows rows;
+  for (const auto& row : kTable()) rows.emplace_back(element(row).name, element(row).summary);
+  return rows;
+}
+
 Rows model_rows() {
   Rows rows;
   for (const FamilyInfo* f : families()) {
     for (const ModelInfo& m : f->models) rows.emplace_back(m.name, m.summary);
   }
-  return rows;
-}
-Rows task_rows() {
-  Rows rows;
-  for (const TaskInfo* t : tasks()) rows.emplace_back(t->name, t->summary);
   return rows;
 }
 Rows preset_rows() {
@@ -54,29 +58,9 @@ Rows treatment_rows() {
   }
   return rows;
 }
-Rows role_rows() {
-  Rows rows;
-  for (const RoleInfo& r : roles()) rows.emplace_back(r.name, r.summary);
-  return rows;
-}
-Rows projection_rows() {
-  Rows rows;
-  for (const ProjectionInfo* p : projections()) rows.emplace_back(p->name, p->summary);
-  return rows;
-}
 Rows tokenizer_rows() {
   Rows rows;
   for (const TokenizerEntry& t : tokenizers()) rows.emplace_back(t.usage, t.summary);
-  return rows;
-}
-Rows optimizer_rows() {
-  Rows rows;
-  for (const OptimizerInfo* o : optimizers()) rows.emplace_back(o->name, o->summary);
-  return rows;
-}
-Rows schedule_rows() {
-  Rows rows;
-  for (const ScheduleInfo* s : schedules()) rows.emplace_back(s->name, s->summary);
   return rows;
 }
 Rows gpu_rows() {
@@ -86,11 +70,11 @@ Rows gpu_rows() {
 }
 
 constexpr ListKind kKinds[] = {
-    {"tasks", task_rows},           {"models", model_rows},
-    {"presets", preset_rows},       {"treatments", treatment_rows},
-    {"roles", role_rows},           {"projections", projection_rows},
-    {"tokenizers", tokenizer_rows}, {"optimizers", optimizer_rows},
-    {"schedules", schedule_rows},   {"gpus", gpu_rows},
+    {"tasks", rows_of<tasks>},         {"models", model_rows},
+    {"presets", preset_rows},          {"treatments", treatment_rows},
+    {"roles", rows_of<roles>},         {"projections", rows_of<projections>},
+    {"tokenizers", tokenizer_rows},    {"optimizers", rows_of<optimizers>},
+    {"schedules", rows_of<schedules>}, {"gpus", gpu_rows},
 };
 
 void print(const Rows& rows, const char* indent) {

@@ -15,6 +15,9 @@ struct OptionGroup {
   std::vector<ConfigOption> rows;
 };
 
+// The beginning of a row: the member of TrainConfig, whose name is the option's, and its help.
+#define OPTION(of, text) .name = #of, .member = &TrainConfig::of, .help = text
+
 OptionGroup options_of_model();
 OptionGroup options_of_data();
 OptionGroup options_of_length();

@@ -51,7 +51,6 @@ class GatedDecoder : public LanguageModel {
   void finish_blocks(double scale = 1);
 
  private:
-  GatedBlock layer(int64_t index);
   Affine norm(const std::string& name, int64_t width);
   at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                       int64_t position) const override;

@@ -64,25 +64,15 @@ BlockShape read_block_shape(std::string_view kind, const std::map<std::string, d
 
 std::shared_ptr<const Stage> attention_of(const BlockShape& s, c10::Device device,
                                           at::ScalarType type, bool padded) {
-  const AttentionChoice choice =
-      choose_masked_attention(device, type, s.head_dim, s.attention_dropout);
-  const std::optional<double> scale = s.scale > 0 ? std::optional(s.scale) : std::nullopt;
-  if (s.causal && !padded) {
-    return attention_stage(s.heads, s.kv_heads > 0 ? s.kv_heads : s.heads, s.head_dim,
-                           {.scale = scale,
-                            .dropout = s.attention_dropout,
-                            .window = s.window,
-                            .softcap = s.softcap,
-                            .choice = choice});
-  }
-  return masked_attention_stage(s.heads, s.head_dim,
-                                {.dropout = s.attention_dropout,
-                                 .kv_heads = s.kv_heads,
-                                 .causal = s.causal,
-                                 .scale = scale,
-                                 .window = s.window,
-                                 .softcap = s.softcap,
-                                 .choice = choice});
+  return attention_stage(
+      s.heads, s.kv_heads > 0 ? s.kv_heads : s.heads, s.head_dim,
+      {.causal = s.causal,
+       .padded = padded,
+       .scale = s.scale > 0 ? std::optional(s.scale) : std::nullopt,
+       .dropout = s.attention_dropout,
+       .window = s.window,
+       .softcap = s.softcap,
+       .choice = choose_masked_attention(device, type, s.head_dim, s.attention_dropout)});
 }
 
 }  // namespace compact

@@ -33,9 +33,9 @@ struct BitAllocation {
 // 1 / (2^bits - 1)^2; where one code is taken for 0, 1 / (2^bits - 2)^2.
 double uniform_error(double bits, bool zero_code = false);
 
-// The optimum, by dynamic programming over what no other partial choice beats in bytes and error,
-// bounded by the relaxed problem of the tensors to come. No worse than any uniform number of bits
-// that fits. Throws InputError with both figures where the fewest bytes are more than the budget.
+// The optimum (solve.h), of equal errors in the fewest bytes: no worse than any uniform number of
+// bits that fits. Throws InputError with both figures where the fewest bytes are more than the
+// budget.
 BitAllocation allocate_exact(std::span<const TensorBits> tensors, int64_t budget);
 
 }  // namespace compact

@@ -78,7 +78,7 @@ TEST_F(Bf16Products_, OfBatchesAreThoseOfTheirMatrices) {
                                        {3, 2, 0, 2}}) {
     const at::Tensor a = random_bf16({count, m, k}), b = random_bf16({count, n, k}).transpose(1, 2);
     const at::Tensor self = random_bf16({count, m, n}), out = at::empty_like(self);
-    converted_products(out, self, a, b, 2, 1);
+    converted_product(out, self, a, b, 2, 1);
     for (int64_t i = 0; i < count; ++i) {
       const at::Tensor one = at::empty({m, n}, at::kBFloat16);
       converted_product(one, self[i], a[i], b[i], 2, 1);
@@ -100,7 +100,7 @@ TEST_F(Bf16Products_, ServeEveryOperationOfLibTorch) {
   converted_product(product, {}, x, w.t());
   converted_product(with_bias, bias.expand({6, 9}), x, w.t());
   const at::Tensor products = at::empty({3, 6, 9}, at::kBFloat16);
-  converted_products(products, {}, batch, weights);
+  converted_product(products, {}, batch, weights);
   EXPECT_TRUE(at::equal(x.mm(w.t()), product));
   EXPECT_TRUE(at::equal(at::linear(x, w), product));
   EXPECT_TRUE(at::equal(at::matmul(x, w.t()), product));

@@ -219,16 +219,15 @@ struct Ran {
   SegmentReport report;
 };
 // A stage in a segment whose output is read by its own backward pass and by a scale's, not at all.
-Ran run_stage(MaskedAttentionOptions options, bool fused, const std::string& policy, bool training,
-              const at::Tensor& lengths) {
+Ran run_stage(AttentionOptions options, bool fused, const std::string& policy, bool training,
+              const at::Tensor& lengths, int64_t kv_heads = kHeads) {
   if (fused) options.choice = {AttentionKernel::kCudaEfficient, 8};
-  const int64_t kv_heads = options.kv_heads > 0 ? options.kv_heads : kHeads;
   const int64_t width = (kHeads + 2 * kv_heads) * kDim;
   const Policy p = Policy::parse(policy, "test");
   BoundSegment s("b", Slot{"b.in", width});
   // Twice: the second reads what may be rebuilt.
   s.add(scale_stage(0.5), {}, slot_of(p, "b.qkv", Role::kQkv, width));
-  s.add(masked_attention_stage(kHeads, kDim, options), {},
+  s.add(attention_stage(kHeads, kv_heads, kDim, options), {},
         slot_of(p, "b.out", Role::kAttention, kHeads * kDim));
   s.add(gelu_stage(false));
   s.finish();
@@ -243,10 +242,10 @@ TEST_F(EfficientAttention, StageIsTheOneInChunks) {
   const at::Tensor lengths = at::tensor({9, 1, 5}, at::kLong);
   constexpr const char* kKeep = "slot * = keep\n";
   for (const bool causal : {false, true}) {
-    for (const int64_t kv_heads : {0, 2}) {
-      const MaskedAttentionOptions options{.dropout = 0.3, .kv_heads = kv_heads, .causal = causal};
-      const Ran want = run_stage(options, false, kKeep, false, lengths),
-                got = run_stage(options, true, kKeep, false, lengths);
+    for (const int64_t kv_heads : {kHeads, kHeads / 2}) {
+      const AttentionOptions options{.causal = causal, .dropout = 0.3};
+      const Ran want = run_stage(options, false, kKeep, false, lengths, kv_heads),
+                got = run_stage(options, true, kKeep, false, lengths, kv_heads);
       EXPECT_LT(relative_error(got.y, want.y), 1e-5);
       EXPECT_LT(relative_error(got.gx, want.gx), 1e-5);
     }
@@ -258,7 +257,7 @@ TEST_F(EfficientAttention, StageIsTheOneInChunks) {
 TEST_F(EfficientAttention, StageIsRebuiltBitForBit) {
   const at::Tensor lengths = at::tensor({9, 1, 5}, at::kLong);
   for (const bool training : {false, true}) {
-    const MaskedAttentionOptions options{.dropout = 0.3};
+    const AttentionOptions options{.causal = false, .dropout = 0.3};
     const Ran want = run_stage(options, true, "slot * = keep\n", training, lengths);
     for (const char* slots : {"slot b.out = recompute\n", "slot * = recompute\nslot b.in = keep\n",
                               "slot b.qkv = recompute\nslot b.out = keep\n"}) {
@@ -274,9 +273,8 @@ TEST_F(EfficientAttention, StageIsRebuiltBitForBit) {
 }
 
 TEST_F(EfficientAttention, StageWithWindowOrCapIsInChunks) {
-  for (const MaskedAttentionOptions& options :
-       {MaskedAttentionOptions{.causal = true, .window = 3},
-        MaskedAttentionOptions{.causal = true, .softcap = 3}}) {
+  for (const AttentionOptions& options :
+       {AttentionOptions{.window = 3}, AttentionOptions{.softcap = 3}}) {
     const Ran want = run_stage(options, false, "slot * = keep\nslot b.out = recompute\n", true, {}),
               got = run_stage(options, true, "slot * = keep\nslot b.out = recompute\n", true, {});
     EXPECT_TRUE(same_bits(got.y, want.y));

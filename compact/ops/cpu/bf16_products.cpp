@@ -27,20 +27,25 @@ using at::Tensor;
 bool all_bf16(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
 }
-// Other operands are left to LibTorch, which refuses those that do not fit.
-bool matrices(const Tensor& a, const Tensor& b) {
-  return all_bf16(a, b) && a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0);
+// Whether these are matrices (kDim 2), or batches of them (3), that can be multiplied. Other
+// operands are left to LibTorch, which refuses those that do not fit.
+template <int kDim>
+bool ours(const Tensor& a, const Tensor& b) {
+  return all_bf16(a, b) && a.dim() == kDim && b.dim() == kDim && a.size(-1) == b.size(-2) &&
+         (kDim == 2 || a.size(0) == b.size(0));
 }
-bool batches(const Tensor& a, const Tensor& b) {
-  return all_bf16(a, b) && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) &&
-         a.size(2) == b.size(1);
+std::vector<int64_t> sizes_of(const Tensor& a, const Tensor& b) {
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  return sizes;
 }
-// Whether `out` is a bf16 tensor of these sizes that shares no memory with the operands.
-bool apart(const Tensor& out, at::IntArrayRef sizes, const Tensor& a, const Tensor& b) {
-  return out.scalar_type() == at::kBFloat16 && out.sizes() == sizes && !out.is_alias_of(a) &&
-         !out.is_alias_of(b);
+// Whether `out` is a bf16 tensor of the size of the product that shares no memory with the
+// operands.
+bool apart(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return out.scalar_type() == at::kBFloat16 && out.sizes() == sizes_of(a, b) &&
+         !out.is_alias_of(a) && !out.is_alias_of(b);
 }
-bool expands(const Tensor& self, at::IntArrayRef sizes) {
+bool expands(const Tensor& self, const std::vector<int64_t>& sizes) {
   if (self.scalar_type() != at::kBFloat16 || self.dim() > static_cast<int64_t>(sizes.size())) {
     return false;
   }
@@ -51,83 +56,51 @@ bool expands(const Tensor& self, at::IntArrayRef sizes) {
   return true;
 }
 
+template <int kDim>
 Tensor mm(const Tensor& a, const Tensor& b) {
-  if (!matrices(a, b)) return at::cpu::mm(a, b);
-  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  if (!ours<kDim>(a, b)) return kDim == 2 ? at::cpu::mm(a, b) : at::cpu::bmm(a, b);
+  Tensor out = at::empty(sizes_of(a, b), a.options());
   converted_product(out, {}, a, b);
   return out;
 }
+template <int kDim>
 Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  if (!matrices(a, b) || !apart(out, {a.size(0), b.size(1)}, a, b)) {
-    return at::cpu::mm_out(out, a, b);
+  if (!ours<kDim>(a, b) || !apart(out, a, b)) {
+    return kDim == 2 ? at::cpu::mm_out(out, a, b) : at::cpu::bmm_out(out, a, b);
   }
   converted_product(out, {}, a, b);
   return out;
 }
+template <int kDim>
 Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
              const Scalar& alpha) {
-  if (!matrices(a, b) || !expands(self, {a.size(0), b.size(1)})) {
-    return at::cpu::addmm(self, a, b, beta, alpha);
+  if (!ours<kDim>(a, b) || !expands(self, sizes_of(a, b))) {
+    return kDim == 2 ? at::cpu::addmm(self, a, b, beta, alpha)
+                     : at::cpu::baddbmm(self, a, b, beta, alpha);
   }
-  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  const Tensor out = at::empty(sizes_of(a, b), a.options());
   converted_product(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
   return out;
 }
+template <int kDim>
 Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                   const Scalar& alpha, Tensor& out) {
-  if (!matrices(a, b) || !expands(self, {a.size(0), b.size(1)}) ||
-      !apart(out, {a.size(0), b.size(1)}, a, b) || (out.is_alias_of(self) && !out.is_same(self))) {
-    return at::cpu::addmm_out(out, self, a, b, beta, alpha);
+  if (!ours<kDim>(a, b) || !expands(self, sizes_of(a, b)) || !apart(out, a, b) ||
+      (out.is_alias_of(self) && !out.is_same(self))) {
+    return kDim == 2 ? at::cpu::addmm_out(out, self, a, b, beta, alpha)
+                     : at::cpu::baddbmm_out(out, self, a, b, beta, alpha);
   }
   converted_product(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
   return out;
 }
+template <int kDim>
 Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                        const Scalar& alpha) {
-  if (!matrices(a, b) || !apart(self, {a.size(0), b.size(1)}, a, b)) {
-    return at::cpu::addmm_(self, a, b, beta, alpha);
+  if (!ours<kDim>(a, b) || !apart(self, a, b)) {
+    return kDim == 2 ? at::cpu::addmm_(self, a, b, beta, alpha)
+                     : at::cpu::baddbmm_(self, a, b, beta, alpha);
   }
   converted_product(self, self, a, b, beta.toDouble(), alpha.toDouble());
-  return self;
-}
-Tensor bmm(const Tensor& a, const Tensor& b) {
-  if (!batches(a, b)) return at::cpu::bmm(a, b);
-  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  converted_products(out, {}, a, b);
-  return out;
-}
-Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  if (!batches(a, b) || !apart(out, {a.size(0), a.size(1), b.size(2)}, a, b)) {
-    return at::cpu::bmm_out(out, a, b);
-  }
-  converted_products(out, {}, a, b);
-  return out;
-}
-Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
-               const Scalar& alpha) {
-  if (!batches(a, b) || !expands(self, {a.size(0), a.size(1), b.size(2)})) {
-    return at::cpu::baddbmm(self, a, b, beta, alpha);
-  }
-  const Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  converted_products(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
-  return out;
-}
-Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
-                    const Scalar& alpha, Tensor& out) {
-  if (!batches(a, b) || !expands(self, {a.size(0), a.size(1), b.size(2)}) ||
-      !apart(out, {a.size(0), a.size(1), b.size(2)}, a, b) ||
-      (out.is_alias_of(self) && !out.is_same(self))) {
-    return at::cpu::baddbmm_out(out, self, a, b, beta, alpha);
-  }
-  converted_products(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
-  return out;
-}
-Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
-                         const Scalar& alpha) {
-  if (!batches(a, b) || !apart(self, {a.size(0), a.size(1), b.size(2)}, a, b)) {
-    return at::cpu::baddbmm_(self, a, b, beta, alpha);
-  }
-  converted_products(self, self, a, b, beta.toDouble(), alpha.toDouble());
   return self;
 }
 
@@ -159,16 +132,16 @@ std::unique_ptr<torch::Library> converting() {
   const QuietWarnings quiet;  // which a replaced kernel causes
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
                                                   c10::DispatchKey::CPU, __FILE__, __LINE__);
-  library->impl("mm", &mm);
-  library->impl("mm.out", &mm_out);
-  library->impl("addmm", &addmm);
-  library->impl("addmm.out", &addmm_out);
-  library->impl("addmm_", &addmm_in_place);
-  library->impl("bmm", &bmm);
-  library->impl("bmm.out", &bmm_out);
-  library->impl("baddbmm", &baddbmm);
-  library->impl("baddbmm.out", &baddbmm_out);
-  library->impl("baddbmm_", &baddbmm_in_place);
+  library->impl("mm", &mm<2>);
+  library->impl("mm.out", &mm_out<2>);
+  library->impl("addmm", &addmm<2>);
+  library->impl("addmm.out", &addmm_out<2>);
+  library->impl("addmm_", &addmm_in_place<2>);
+  library->impl("bmm", &mm<3>);
+  library->impl("bmm.out", &mm_out<3>);
+  library->impl("baddbmm", &addmm<3>);
+  library->impl("baddbmm.out", &addmm_out<3>);
+  library->impl("baddbmm_", &addmm_in_place<3>);
   library->impl("_scaled_dot_product_flash_attention_for_cpu", &flash);
   library->impl("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_backward);
   return library;

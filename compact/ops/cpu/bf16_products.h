@@ -32,13 +32,11 @@ Bf16Products bf16_products();
 // Calls set_bf16_products() once; later calls do nothing.
 void choose_bf16_products();
 
-// out [m, n] = beta self + alpha a [m, k] b [k, n], all bf16; self is as large as out, or not
-// defined. On the meta device the buffers are made and freed again, so that plans count them.
+// out [m, n] = beta self + alpha a [m, k] b [k, n], or the same of batches of as many matrices, all
+// bf16; self is as large as out, or not defined. On the meta device the buffers are made and freed
+// again, so that plans count them.
 void converted_product(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
                        const at::Tensor& b, double beta = 1, double alpha = 1);
-// The same of a batch: out [count, m, n], a [count, m, k], b [count, k, n].
-void converted_products(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
-                        const at::Tensor& b, double beta = 1, double alpha = 1);
 
 // LibTorch's _scaled_dot_product_flash_attention_for_cpu, and its backward pass, of bf16 tensors
 // [batch, heads, tokens, dim], some heads at a time: the output and the logsumexp in f32

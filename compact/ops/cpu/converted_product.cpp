@@ -48,10 +48,44 @@ Tensor buffer_of(const Tensor& like, int64_t elements) {
   return at::empty({elements}, like.options().dtype(at::kFloat));
 }
 
+// The product of batches, a group of small ones at a time.
+void product_of_batches(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b,
+                        double beta, double alpha) {
+  const int64_t count = a.size(0), m = a.size(1), k = a.size(2), n = b.size(2);
+  const int64_t elements = m * k + k * n + m * n;
+  const bool planned = out.is_meta();
+  if (count == 0 || m == 0 || n == 0) return;
+  if (k == 0 || elements > kGroupElements) {
+    for (int64_t i = 0; i < (planned ? 1 : count); ++i) {
+      converted_product(out[i], self.defined() ? self[i] : Tensor(), a[i], b[i], beta, alpha);
+    }
+    return;
+  }
+  const bool adds = self.defined() && beta != 0;
+  const Parts groups(count, std::max<int64_t>(1, kGroupElements / elements), planned);
+  const Tensor of_a = buffer_of(out, groups.size * m * k),
+               of_b = buffer_of(out, groups.size * k * n),
+               of_out = buffer_of(out, groups.size * m * n);
+  for (int64_t i = 0; i < count; i = groups.after(i)) {
+    const int64_t size = groups.size_at(i);
+    Tensor sum = of_out.narrow(0, 0, size * m * n).view({size, m, n});
+    if (adds) sum.copy_(self.narrow(0, i, size));
+    const Tensor x = converted(a.narrow(0, i, size), of_a),
+                 y = converted(b.narrow(0, i, size), of_b);
+    if (!adds && alpha == 1) {
+      at::bmm_out(sum, x, y);
+    } else {
+      sum.baddbmm_(x, y, adds ? beta : 0, alpha);
+    }
+    out.narrow(0, i, size).copy_(sum);
+  }
+}
+
 }  // namespace
 
 void converted_product(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b,
                        double beta, double alpha) {
+  if (a.dim() == 3) return product_of_batches(out, self, a, b, beta, alpha);
   const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
   if (m == 0 || n == 0) return;
   const bool adds = self.defined() && beta != 0;
@@ -91,38 +125,6 @@ void converted_product(const Tensor& out, const Tensor& self, const Tensor& a, c
       }
       tile(out).copy_(sum);
     }
-  }
-}
-
-void converted_products(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b,
-                        double beta, double alpha) {
-  const int64_t count = a.size(0), m = a.size(1), k = a.size(2), n = b.size(2);
-  const int64_t elements = m * k + k * n + m * n;
-  const bool planned = out.is_meta();
-  if (count == 0 || m == 0 || n == 0) return;
-  if (k == 0 || elements > kGroupElements) {
-    for (int64_t i = 0; i < (planned ? 1 : count); ++i) {
-      converted_product(out[i], self.defined() ? self[i] : Tensor(), a[i], b[i], beta, alpha);
-    }
-    return;
-  }
-  const bool adds = self.defined() && beta != 0;
-  const Parts groups(count, std::max<int64_t>(1, kGroupElements / elements), planned);
-  const Tensor of_a = buffer_of(out, groups.size * m * k),
-               of_b = buffer_of(out, groups.size * k * n),
-               of_out = buffer_of(out, groups.size * m * n);
-  for (int64_t i = 0; i < count; i = groups.after(i)) {
-    const int64_t size = groups.size_at(i);
-    Tensor sum = of_out.narrow(0, 0, size * m * n).view({size, m, n});
-    if (adds) sum.copy_(self.narrow(0, i, size));
-    const Tensor x = converted(a.narrow(0, i, size), of_a),
-                 y = converted(b.narrow(0, i, size), of_b);
-    if (!adds && alpha == 1) {
-      at::bmm_out(sum, x, y);
-    } else {
-      sum.baddbmm_(x, y, adds ? beta : 0, alpha);
-    }
-    out.narrow(0, i, size).copy_(sum);
   }
 }
 

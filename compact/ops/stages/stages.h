@@ -86,35 +86,22 @@ std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables
                                         int64_t dim);
 
 struct AttentionOptions {
+  bool causal = true;                // to no later token; else to all
+  bool padded = false;               // sequences may have padding, to which no token attends
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
   double dropout = 0;                // of probabilities, in training
   int64_t window = 0;                // tokens that one attends to, itself among them; 0: all
   double softcap = 0;                // scores s are softcap tanh(s / softcap); 0: as they are
-  // As in MaskedAttentionOptions, for attention with dropout.
+  // What choose_masked_attention gives for the device and type of the network, for attention that
+  // is not causal, padded or with dropout.
   AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
-// Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Keeps the
-// logsumexp. Reads input and output in backward. With dropout, a window or capped scores it is
-// masked_attention_stage, since not every device has a fused kernel for these.
+// Attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Fused kernels
+// keep the logsumexp and read input and output in backward. With a window or capped scores it is
+// made in chunks, since not every device has a fused kernel for these: it keeps nothing and reads
+// its input in backward.
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
                                              const AttentionOptions& options = {});
-
-struct MaskedAttentionOptions {
-  double dropout = 0;                // of probabilities, in training
-  int64_t kv_heads = 0;              // 0: as many as heads
-  bool causal = false;               // to no later token; else to all
-  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
-  int64_t window = 0;                // as above, of causal attention
-  double softcap = 0;                // as above
-  // What choose_masked_attention gives for the device and type of the network; with a window or
-  // capped scores attention is made in chunks whatever this says.
-  AttentionChoice choice = {AttentionKernel::kChunks, 0};
-};
-// Attention to a sequence's tokens, not to padding, [.., (heads + 2 kv_heads) dim] -> [.., heads
-// dim]. In chunks it keeps nothing and reads its input in backward; fused kernels are as
-// attention_stage.
-std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
-                                                    const MaskedAttentionOptions& options = {});
 
 // x Phi(x), or its approximation by tanh. Hendrycks and Gimpel 2016.
 std::shared_ptr<const Stage> gelu_stage(bool tanh);

@@ -145,11 +145,7 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
 // Memory that a product takes beside its result.
 void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b) {
   if (converts_bf16(a)) {
-    if (a.dim() == 3) {
-      converted_products(out, self, a, b);
-    } else {
-      converted_product(out, self, a, b);
-    }
+    converted_product(out, self, a, b);
   } else if (meta_device() == c10::kCPU) {
     if (self.defined() && !self.is_same(out)) out.copy_(self);
     const int64_t bytes = cpu_product_scratch(a, b, self.defined());
@@ -161,23 +157,28 @@ void check_types(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected operands of one type, are ",
               a.scalar_type(), " and ", b.scalar_type());
 }
-void check_product(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mm: shapes ", a.sizes(),
-              " and ", b.sizes(), " cannot be multiplied");
+// The sizes of a product of matrices (kDim 2), or of batches of them (3).
+template <int kDim>
+std::vector<int64_t> sizes_of(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == kDim && b.dim() == kDim && a.size(-1) == b.size(-2) &&
+                  (kDim == 2 || a.size(0) == b.size(0)),
+              kDim == 2 ? "mm" : "bmm", ": shapes ", a.sizes(), " and ", b.sizes(),
+              " cannot be multiplied");
   check_types(a, b);
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  return sizes;
+}
+// The same of a sum with `self`.
+template <int kDim>
+std::vector<int64_t> sizes_of(const Tensor& self, const Tensor& a, const Tensor& b) {
+  std::vector<int64_t> sizes = sizes_of<kDim>(a, b);
+  check_types(self, a);
+  return sizes;
 }
 // An `out` of another size becomes as large as the result.
 void fit(Tensor& out, at::IntArrayRef sizes) {
   if (out.sizes() != sizes) out.resize_(sizes);
-}
-void check_sum(const Tensor& self, at::IntArrayRef sizes) {
-  TORCH_CHECK(self.sizes() == sizes, "the result of a product in place must be ", sizes, ", is ",
-              self.sizes());
-}
-void check_batch(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
-              "bmm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
-  check_types(a, b);
 }
 
 // The addend of a product, as large as its result; undefined with beta 0, where nothing of it is
@@ -187,82 +188,45 @@ Tensor added(const Tensor& self, const Tensor& out, const at::Scalar& beta) {
   return self.is_same(out) ? self : self.expand(out.sizes());
 }
 
+template <int kDim>
 Tensor mm(const Tensor& a, const Tensor& b) {
-  check_product(a, b);
-  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  Tensor out = at::empty(sizes_of<kDim>(a, b), a.options());
   beside_product(out, {}, a, b);
   return out;
 }
+template <int kDim>
 Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  check_product(a, b);
-  fit(out, {a.size(0), b.size(1)});
+  fit(out, sizes_of<kDim>(a, b));
   beside_product(out, {}, a, b);
   return out;
 }
-Tensor bmm(const Tensor& a, const Tensor& b) {
-  check_batch(a, b);
-  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  beside_product(out, {}, a, b);
-  return out;
-}
-Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  check_batch(a, b);
-  fit(out, {a.size(0), a.size(1), b.size(2)});
-  beside_product(out, {}, a, b);
-  return out;
-}
+template <int kDim>
 Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
              const at::Scalar&) {
-  check_product(a, b);
-  check_types(self, a);
-  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  Tensor out = at::empty(sizes_of<kDim>(self, a, b), a.options());
   beside_product(out, added(self, out, beta), a, b);
   return out;
 }
+template <int kDim>
 Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                   const at::Scalar&, Tensor& out) {
-  check_product(a, b);
-  check_types(self, a);
-  fit(out, {a.size(0), b.size(1)});
+  fit(out, sizes_of<kDim>(self, a, b));
   beside_product(out, added(self, out, beta), a, b);
   return out;
 }
+template <int kDim>
 Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                        const at::Scalar&) {
-  check_product(a, b);
-  check_types(self, a);
-  check_sum(self, {a.size(0), b.size(1)});
-  beside_product(self, added(self, self, beta), a, b);
-  return self;
-}
-Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
-               const at::Scalar&) {
-  check_batch(a, b);
-  check_types(self, a);
-  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  beside_product(out, added(self, out, beta), a, b);
-  return out;
-}
-Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
-                    const at::Scalar&, Tensor& out) {
-  check_batch(a, b);
-  check_types(self, a);
-  fit(out, {a.size(0), a.size(1), b.size(2)});
-  beside_product(out, added(self, out, beta), a, b);
-  return out;
-}
-Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
-                         const at::Scalar&) {
-  check_batch(a, b);
-  check_types(self, a);
-  check_sum(self, {a.size(0), a.size(1), b.size(2)});
+  const std::vector<int64_t> sizes = sizes_of<kDim>(self, a, b);
+  TORCH_CHECK(self.sizes() == sizes, "the result of a product in place must be ",
+              at::IntArrayRef(sizes), ", is ", self.sizes());
   beside_product(self, added(self, self, beta), a, b);
   return self;
 }
 // On CUDA alone.
 Tensor& addmm_of_type(const Tensor&, const Tensor& a, const Tensor& b, at::ScalarType,
                       const at::Scalar&, const at::Scalar&, Tensor& out) {
-  check_product(a, b);
+  sizes_of<2>(a, b);
   return out;
 }
 
@@ -270,16 +234,16 @@ Tensor& addmm_of_type(const Tensor&, const Tensor& a, const Tensor& b, at::Scala
 
 void add_products(MetaLibrary& library) {
   // They are there, but do not count what the library takes.
-  library.replace("mm", &mm);
-  library.replace("mm.out", &mm_out);
-  library.replace("bmm", &bmm);
-  library.replace("bmm.out", &bmm_out);
-  library.replace("addmm", &addmm);
-  library.replace("addmm.out", &addmm_out);
-  library.replace("addmm_", &addmm_in_place);
-  library.replace("baddbmm", &baddbmm);
-  library.replace("baddbmm.out", &baddbmm_out);
-  library.replace("baddbmm_", &baddbmm_in_place);
+  library.replace("mm", &mm<2>);
+  library.replace("mm.out", &mm_out<2>);
+  library.replace("bmm", &mm<3>);
+  library.replace("bmm.out", &mm_out<3>);
+  library.replace("addmm", &addmm<2>);
+  library.replace("addmm.out", &addmm_out<2>);
+  library.replace("addmm_", &addmm_in_place<2>);
+  library.replace("baddbmm", &addmm<3>);
+  library.replace("baddbmm.out", &addmm_out<3>);
+  library.replace("baddbmm_", &addmm_in_place<3>);
   library.add("addmm.dtype_out", &addmm_of_type);
 }
 
