@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
+from torch.nn import functional
 
 from ..base.torch_private import submodules_of
+from ..base.type_names import origin_of, path_of
 from .adapters import has_bias, plain
 
 
@@ -28,12 +30,12 @@ def submodule(layer: nn.Module, path: str) -> nn.Module | None:
 def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
     # eligibility.py checks the code of modules; but any function may be called gelu.
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", str(module))
-    origin = getattr(module, "__module__", None) or ""
-    if not isinstance(module, nn.Module) and not origin.startswith(("torch.", "transformers.")):
-        return f"its activation is {origin}.{name}"
+    if not isinstance(module, nn.Module) and module is not functional.gelu:
+        return f"its activation is {origin_of(module)}.{name}"
     return None if name in allowed else f"its activation is {name}"
 
 
+_OF_MLP, _OF_QKV = "products of its MLP", "of its queries, keys and values"
 _SILU = ("SiLUActivation", "SiLU")
 _GELU = ("GELUActivation", "GELU", "gelu")
 _GELU_TANH = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
@@ -51,10 +53,19 @@ def _eps_differ(norms: Iterable[nn.Module]) -> str | None:
     return "its norms differ in eps" if len(set(map(_eps, norms))) > 1 else None
 
 
-def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
-    """The probability that all these dropouts have, and the reason against a block where they differ."""
-    found = {float(submodule(layer, path).p) for path in paths}
-    return found.pop(), f"its dropouts differ: {', '.join(paths)}" if found else None
+def _dropout(module: Any) -> float | None:
+    """The probability of a dropout; None: it is a module of another kind."""
+    return 0 if type(module) is nn.Identity else module.p if type(module) is nn.Dropout else None
+
+
+def _dropouts_differ(layer: nn.Module, *paths: str) -> str | None:
+    found = {path: _dropout(submodule(layer, path)) for path in paths}
+    others = [f"{path} is a {path_of(type(submodule(layer, path)))}" for path in paths if found[path] is None]
+    return others[0] if others else f"its dropouts differ: {', '.join(paths)}" if len(set(found.values())) > 1 else None
+
+
+def _some_biases(what: str, products: Iterable[nn.Module]) -> str | None:
+    return f"some {what} have a bias and some have none" if len({has_bias(plain(product)) for product in products}) > 1 else None
 
 
 # --- decoders of LLaMA's kind
@@ -118,11 +129,11 @@ def phi3_numbers(layer: nn.Module) -> dict[str, float]:
 
 
 def phi3_refuses(layer: nn.Module) -> str | None:
-    if layer.resid_attn_dropout.p > 0 or layer.resid_mlp_dropout.p > 0:
-        return "it has dropout after its products (resid_pdrop)"
-    if (plain(layer.mlp.gate_up_proj).bias is None) != (plain(layer.mlp.down_proj).bias is None):
-        return "some products of its MLP have a bias and some have none"
-    return _eps_differ((layer.input_layernorm, layer.post_attention_layernorm)) or _activation(layer.mlp.activation_fn, _SILU)
+    problem = _dropouts_differ(layer, "resid_attn_dropout", "resid_mlp_dropout")
+    if problem or _dropout(layer.resid_attn_dropout) > 0:
+        return problem or "it has dropout after its products (resid_pdrop)"
+    problem = _some_biases(_OF_MLP, (layer.mlp.gate_up_proj, layer.mlp.down_proj))
+    return problem or _eps_differ((layer.input_layernorm, layer.post_attention_layernorm)) or _activation(layer.mlp.activation_fn, _SILU)
 
 
 def _window(attention: nn.Module) -> int | None:
@@ -138,15 +149,9 @@ def llama_refuses(layer: nn.Module, activations: tuple[str, ...] = _SILU) -> str
     modules = submodules_of(layer)
     attention, mlp = submodules_of(modules["self_attn"]), submodules_of(modules["mlp"])
     norms = [norm for inside in (modules, attention) for name, norm in inside.items() if name.endswith("norm")]
-    return _eps_differ(norms) or _some_biases(attention, mlp) or _activation(mlp["act_fn"], activations)
-
-
-def _some_biases(attention: dict, mlp: dict) -> str | None:
-    if not has_bias(plain(mlp["gate_proj"])) == has_bias(plain(mlp["up_proj"])) == has_bias(plain(mlp["down_proj"])):
-        return "some products of its MLP have a bias and some have none"
-    if not has_bias(plain(attention["q_proj"])) == has_bias(plain(attention["k_proj"])) == has_bias(plain(attention["v_proj"])):
-        return "some of its queries, keys and values have a bias and some have none"
-    return None
+    problem = _eps_differ(norms) or _some_biases(_OF_MLP, (mlp[f"{name}_proj"] for name in ("gate", "up", "down")))
+    problem = problem or _some_biases(_OF_QKV, (attention[f"{name}_proj"] for name in "qkv"))
+    return problem or _activation(getattr(modules["mlp"], "act_fn", None), activations)
 
 
 # --- encoders of BERT's kind
@@ -162,8 +167,8 @@ def bert_numbers(layer: nn.Module) -> dict[str, float]:
         "head_dim": attention.attention_head_size,
         "eps": layer.output.LayerNorm.eps,
         "scale": attention.scaling,
-        "attention_dropout": attention.dropout.p,
-        "dropout": layer.output.dropout.p,
+        "attention_dropout": _dropout(attention.dropout),
+        "dropout": _dropout(layer.output.dropout),
         "gelu_tanh": _gelu_tanh(layer.intermediate.intermediate_act_fn),
         "causal": False,
         "qkv_bias": query.bias is not None,
@@ -176,7 +181,8 @@ def bert_refuses(layer: nn.Module) -> str | None:
     if layer.chunk_size_feed_forward:
         return "its feed-forward part runs in chunks (chunk_size_feed_forward)"
     problem = _eps_differ((layer.attention.output.LayerNorm, layer.output.LayerNorm))
-    problem = problem or _dropout(layer, "attention.output.dropout", "output.dropout")[1]
+    problem = problem or _dropouts_differ(layer, "attention.output.dropout", "output.dropout") or _dropouts_differ(layer, "attention.self.dropout")
+    problem = problem or _some_biases(_OF_QKV, (getattr(layer.attention.self, name) for name in ("query", "key", "value")))
     return problem or _activation(layer.intermediate.intermediate_act_fn, _GELU + _GELU_TANH)
 
 
@@ -191,8 +197,8 @@ def gpt2_numbers(layer: nn.Module) -> dict[str, float]:
         "head_dim": layer.attn.head_dim,
         "eps": layer.ln_1.eps,
         "scale": layer.attn.scaling,
-        "attention_dropout": layer.attn.attn_dropout.p,
-        "dropout": layer.mlp.dropout.p,
+        "attention_dropout": _dropout(layer.attn.attn_dropout),
+        "dropout": _dropout(layer.mlp.dropout),
         "gelu_tanh": _gelu_tanh(layer.mlp.act),
         "qkv_parts": 1,
         "qkv_bias": True,
@@ -205,8 +211,8 @@ def gpt2_refuses(layer: nn.Module) -> str | None:
         return "it has cross-attention"
     if layer.attn.reorder_and_upcast_attn:
         return "its attention is reordered (reorder_and_upcast_attn)"
-    problem = _eps_differ((layer.ln_1, layer.ln_2)) or _dropout(layer, "attn.resid_dropout", "mlp.dropout")[1]
-    return problem or _activation(layer.mlp.act, _GELU + _GELU_TANH)
+    problem = _eps_differ((layer.ln_1, layer.ln_2)) or _dropouts_differ(layer, "attn.resid_dropout", "mlp.dropout")
+    return problem or _dropouts_differ(layer, "attn.attn_dropout") or _activation(layer.mlp.act, _GELU + _GELU_TANH)
 
 
 def vit_numbers(layer: nn.Module) -> dict[str, float]:
@@ -220,7 +226,7 @@ def vit_numbers(layer: nn.Module) -> dict[str, float]:
         "eps": layer.layernorm_before.eps,
         "scale": attention.scaling,
         "attention_dropout": attention.attention_dropout,
-        "dropout": layer.dropout.p,
+        "dropout": _dropout(layer.dropout),
         "gelu_tanh": _gelu_tanh(layer.mlp.activation_fn),
         "causal": False,
         "qkv_bias": query.bias is not None,
@@ -228,4 +234,6 @@ def vit_numbers(layer: nn.Module) -> dict[str, float]:
 
 
 def vit_refuses(layer: nn.Module) -> str | None:
-    return _eps_differ((layer.layernorm_before, layer.layernorm_after)) or _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)
+    problem = _eps_differ((layer.layernorm_before, layer.layernorm_after)) or _dropouts_differ(layer, "dropout")
+    problem = problem or _some_biases(_OF_QKV, (getattr(layer.attention, f"{name}_proj") for name in "qkv"))
+    return problem or _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)

@@ -69,7 +69,7 @@ class LayerState:
     def _make_block(self, layer: nn.Module, numbers: dict[str, float], adapters: list[tuple[Row, nn.Module, nn.Module]]) -> None:
         rows = [row for row, _, _ in adapters]
         self.block = classes.Block(
-            self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, rows, self.seed
+            self.family.kind, self.name, self.policy, {k: float(v or 0) for k, v in numbers.items()}, rows, self.seed
         )
         self.numbers, self.adapters = numbers, adapters
         self.mask = 0  # bytes of the mask that the block's last pass had, where that says padding or ranges
@@ -206,6 +206,8 @@ class LayerState:
                 return f"{name} of {names['__name__']} was replaced"
         if problem := parameters_problem([("", layer), *self.others]):
             return problem
+        if problem := self.family.refuses(layer):
+            return problem
         numbers, adapters = self.family.numbers(layer), self._adapters()
         for key, number in numbers.items():
             if not isinstance(number, Real):
@@ -214,7 +216,7 @@ class LayerState:
             return self._changed(layer, "its adapters were changed")
         if numbers != self.numbers:
             self._make_block(layer, numbers, adapters)
-        return self.family.refuses(layer)
+        return None
 
     def _changed(self, layer: nn.Module, reason: str) -> str | None:
         # Adapters that were added, merged or removed change modules, too.
