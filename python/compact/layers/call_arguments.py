@@ -69,6 +69,8 @@ def attention_mask(attention: nn.Module, family: Family, numbers: dict[str, floa
         return Mask(reason="its attention has a window and no mask" if window is not None and window < length else None)
     if type(mask) is not torch.Tensor or mask.requires_grad:
         return Mask(reason=f"its mask is a {type(mask).__name__}{' with a gradient' if mask.requires_grad else ''}")
+    if mask.dtype == torch.bool and attention_of(attention.config) == "eager":
+        return Mask(reason="its attention is eager, which adds masks, and its mask is one of booleans")
     read = read_mask(mask, length, family.causal, window, _pass.number, x.size(0))
     if read.ranges is not None and training and numbers.get("attention_dropout"):
         return Mask(reason="sequences are packed or padded at the beginning, and its attention has dropout")
