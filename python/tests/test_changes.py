@@ -287,6 +287,15 @@ def test_padding_behind_windows(name):
     assert all(row.calls == 1 for row in report.layers) and "padding: " in str(report)
 
 
+def test_booleans_that_eager_attention_adds():
+    own, given = make("llama"), inputs("llama")
+    own.set_attn_implementation("eager")  # it adds 1 where the mask is true
+    given["attention_mask"] = torch.tril(torch.ones(40, 40, dtype=torch.bool))[None, None].clone()
+    model = compact.apply(copy.deepcopy(own))
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-6
+    assert "one of booleans" in str(compact.report(model))
+
+
 def test_one_mask_for_the_batch():
     own, given = make("llama"), inputs("llama")
     mask = torch.tril(torch.ones(40, 40, dtype=torch.bool))[None, None].clone()

@@ -74,9 +74,9 @@ constexpr std::string_view kAgain[] = {
 };
 static_assert(std::ranges::is_sorted(kAgain));
 
-// Of all these, those whose results have an error as small as that of their arguments. Not here:
-// what divides by an argument or grows without bound (div, log, exp, rsqrt, pow), comparisons, and
-// choices of places.
+// Operations whose results have an error as small as that of their arguments. Not here: those that
+// divide by an argument or grow without bound (div, log, exp, rsqrt, pow), comparisons, and choices
+// of places.
 constexpr std::string_view kSmooth[] = {
     "_adaptive_avg_pool2d",
     "_fused_rms_norm",
