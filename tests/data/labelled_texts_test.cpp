@@ -129,6 +129,28 @@ TEST(LabelledTexts, TakesWholeNumbersOfFloats) {
   EXPECT_THAT(some.warnings, ElementsAre(HasSubstr("1 row was left out as unlabelled")));
   EXPECT_THAT(of("a,1.0\nb,0.0\n", {"0", "1"}).labels, ElementsAre(1, 0));
   EXPECT_THAT(of("a,1.0\nb,1.5\n").class_names, ElementsAre("1.0", "1.5"));  // names
+  EXPECT_THAT(of("a,-0.0\nb,10.0\nc,0\n").class_names, ElementsAre("0", "10"));
+  EXPECT_THAT(one_line_error_of([&] { of("a,1.0\nb,1\n"); }), HasSubstr("all are `1`"));
+}
+
+TEST(LabelledTexts, CodesAndQuotedNumbersAreNames) {
+  const TextFolder folder;
+  const auto of = [&](const std::string& rows, std::vector<std::string> classes = {}) {
+    return read_labelled_texts(write_file(folder / "a.csv", "text,label\n" + rows),
+                               {.class_names = std::move(classes)});
+  };
+  EXPECT_THAT(of("a,1\nb,01\nc,2\nd,002\n").class_names, ElementsAre("002", "01", "1", "2"));
+  EXPECT_THAT(of("a,1.0\nb,1.00\n").class_names, ElementsAre("1.0", "1.00"));
+  EXPECT_THAT(of("a,-1\nb,-01\nc,2\nd,1\n").class_names, ElementsAre("-01", "-1", "1", "2"));
+  EXPECT_THAT(one_line_error_of([&] { of("a,01\n", {"1", "2"}); }), HasSubstr("is `01`"));
+  const auto json = [&](const std::string& first, const std::string& second) {
+    return read_labelled_texts(
+               write_file(folder / "a.jsonl", "{\"text\":\"a\",\"label\":" + first +
+                                                  "}\n{\"text\":\"b\",\"label\":" + second + "}\n"))
+        .class_names;
+  };
+  EXPECT_THAT(json("\"2\"", "\"2.0\""), ElementsAre("2", "2.0"));
+  EXPECT_THAT(json("2.0", "\"10\""), ElementsAre("2", "10"));
 }
 
 // As data sets of Hugging Face mark rows without a label. Beside two other classes, as sentiments
@@ -157,6 +179,17 @@ TEST(LabelledTexts, LeavesOutUnlabelledRows) {
   EXPECT_THAT(sentiments.labels, ElementsAre(1, 0, 2, 0, 1));
   EXPECT_THAT(sentiments.warnings, ElementsAre(HasSubstr("a.csv: -1 is taken for a class of its")));
   EXPECT_THAT(of("-1 1-2 0").class_names, ElementsAre("-2", "-1", "0", "1"));
+  // Classes are counted, not their spellings, and -1.0 is -1.
+  const auto spelt = [&](const std::string& rows) {
+    return read_labelled_texts(write_file(folder / "b.csv", "text,label\n" + rows));
+  };
+  const auto two = spelt("a,-1\nb,0\nc,0.0\nd,1\n");
+  EXPECT_THAT(two.class_names, ElementsAre("-1", "0", "1"));
+  EXPECT_THAT(two.labels, ElementsAre(0, 1, 1, 2));
+  const auto both = spelt("a,-1\nb,-1.0\nc,0\nd,1\ne,2\n");
+  EXPECT_THAT(both.class_names, ElementsAre("0", "1", "2"));
+  EXPECT_THAT(both.first, ElementsAre("c", "d", "e"));
+  EXPECT_THAT(both.warnings, ElementsAre(HasSubstr("b.csv: 2 rows were left out as unlabelled")));
 }
 
 TEST(LabelledTexts, WithoutLabels) {
@@ -235,23 +268,29 @@ TEST(LabelledTexts, LeavesOutOddRows) {
 // A quote that is not closed takes the rows after it, of which none may be lost in silence.
 TEST(LabelledTexts, RefusesRecordsThatNeverEnd) {
   const TextFolder folder;
-  const auto fails = [&](const std::string& row, const std::string& closed) {
-    std::string text = "text,label\na,0\n" + row;
-    for (int i = 0; i < 41; ++i) text += "b,1\n";
-    text += closed;
-    for (int i = 0; i < 70; ++i) text += "c,0\n";
-    const std::string path = write_file(folder / "a.csv", text);
-    return one_line_error_of([&] { read_labelled_texts(path, {.strict = false}); });
-  };
-  const std::string open = "\"five inch screen,1\n", nul(1, '\0');
-  EXPECT_THAT(fails(open, "\"quoted\",0\n"),
-              AllOf(HasSubstr("line 45: after a closing quote"),
-                    HasSubstr("the record begins at line 3: is a quote there not closed?")));
-  EXPECT_THAT(fails(open, "x,\",0,1\n"), HasSubstr("line 3 must have 2 columns"));
-  EXPECT_THAT(fails(open, "a\n"), HasSubstr("line 3: a field in quotes is not closed"));
-  // A NUL within or before the end of such a line.
-  EXPECT_THAT(fails("\"a\nb" + nul + "\nc\",1\n", ""), HasSubstr("line 4 must be text"));
-  EXPECT_THAT(fails("\"a" + nul + "\nb\nc\",1\n", ""), HasSubstr("line 3 must be text"));
+  for (const std::string comma : {",", "\t"}) {
+    const auto fails = [&](const std::string& row, const std::string& closed) {
+      std::string text = "text" + comma + "label\na" + comma + "0\n" + row;
+      for (int i = 0; i < 41; ++i) text += "b" + comma + "1\n";
+      text += closed;
+      for (int i = 0; i < 70; ++i) text += "c" + comma + "0\n";
+      const std::string path = write_file(folder / (comma == "," ? "a.csv" : "a.tsv"), text);
+      return one_line_error_of([&] { read_labelled_texts(path, {.strict = false}); });
+    };
+    const std::string open = comma == "," ? "\"five inch screen,1\n" : "\"five inch screen\n",
+                      nul(1, '\0');
+    EXPECT_THAT(fails(open, "\"quoted\"" + comma + "0\n"),
+                AllOf(HasSubstr("line 45: after a closing quote"),
+                      HasSubstr("the record begins at line 3: is a quote there not closed?")));
+    EXPECT_THAT(fails(open, "x" + comma + "\"" + comma + "0" + comma + "1\n"),
+                HasSubstr("line 3 must have 2 columns"));
+    EXPECT_THAT(fails(open, "a\n"), HasSubstr("line 3: a field in quotes is not closed"));
+    // A NUL within or before the end of such a line.
+    EXPECT_THAT(fails("\"a\nb" + nul + "\nc\"" + comma + "1\n", ""),
+                HasSubstr("line 4 must be text"));
+    EXPECT_THAT(fails("\"a" + nul + "\nb\nc\"" + comma + "1\n", ""),
+                HasSubstr("line 3 must be text"));
+  }
 }
 
 TEST(LabelledTexts, WarnsOfInvalidBytes) {

@@ -106,6 +106,14 @@ TEST_F(TextTable, FieldsInQuotesOfATsv) {
               ElementsAre("\"a|", "\"d\" e|", "\"|", "\"g|"));
 }
 
+TEST_F(TextTable, FieldsOfSeveralLinesOfATsv) {
+  const std::string path =
+      write_file(folder / "a.tsv",
+                 "a\tb\tc\n\"one\r\ntwo\n\"\t\"x\"\t1\n5\" x\t\"y\n\tz\"\t\"2\" w\n\"k\tl\tm\n");
+  EXPECT_THAT(rows_of(path, {"a", "b", "c"}),
+              ElementsAre("one\r\ntwo\n|x|1|", "5\" x|y\n\tz|\"2\" w|", "\"k|l|m|"));
+}
+
 TEST_F(TextTable, RowsOfOtherWidths) {
   const std::string path = write_file(folder / "a.tsv", "x\ty\n1\t2\n3\n4\t5\t6\n");
   EXPECT_THAT(rows_of(path, {"x", "y"}, {.ragged = true}), ElementsAre("1|2|", "3|-|", "4|5|"));
@@ -186,11 +194,14 @@ TEST_F(TextTable, RefusesBrokenRecords) {
   EXPECT_THAT(whole("texts,label\na,1\n"), HasSubstr("did you mean `texts`?"));
   EXPECT_THAT(whole(std::string(1000, ',') + "\na\n"), HasSubstr("at most 1000 columns, has 1001"));
   // A quote that never closes, out of a small file.
-  std::string lines = "text\n\"";
-  for (int i = 0; i < 70; ++i) lines += std::string(size_t{1} << 20, 'x') + "\n";
-  const std::string bomb = write_file(folder / "bomb.csv.zst", compressed(lines, ".zst"));
-  EXPECT_EQ(one_line_error_of([&] { rows_of(bomb, {"text"}); }),
-            bomb + ": line 2: a record must have at most 64.0 MiB, is a quote not closed?");
+  for (const char separator : {',', '\t'}) {
+    std::string lines = std::string("text") + separator + "label\n\"";
+    for (int i = 0; i < 70; ++i) lines += std::string(size_t{1} << 20, 'x') + "\n";
+    const std::string bomb = write_file(
+        folder / (separator == ',' ? "bomb.csv.zst" : "bomb.tsv.zst"), compressed(lines, ".zst"));
+    EXPECT_EQ(one_line_error_of([&] { rows_of(bomb, {"text"}); }),
+              bomb + ": line 2: a record must have at most 64.0 MiB, is a quote not closed?");
+  }
 }
 
 TEST_F(TextTable, RefusesWhatIsNoTable) {

@@ -21,15 +21,12 @@ constexpr size_t kMostClasses = size_t{1} << 16;
 constexpr int64_t kUnlabelled = -1;  // in data sets of Hugging Face
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
-// An integer, also as 3.0, which tables of floats have.
-std::optional<int64_t> whole_number(std::string_view text) {
-  const size_t point = text.find('.');
-  if (point != text.npos) {
-    const std::string_view rest = text.substr(point + 1);
-    if (rest.empty() || rest.find_first_not_of('0') != rest.npos) return {};
-    text = text.substr(0, point);
-  }
-  return parse_integer(std::string(text));
+// An integer without leading zeros, with `floats` also as 3.0, which tables of floats have.
+std::optional<int64_t> whole_number(std::string_view text, bool floats) {
+  if (floats && text.ends_with(".0")) text.remove_suffix(2);
+  const std::string_view digits = text.substr(text.starts_with('-'));
+  if (digits.size() > 1 && digits[0] == '0') return {};  // a code
+  return parse_integer(text);
 }
 
 // Labels as texts become numbers.
@@ -42,8 +39,8 @@ class Labels {
     }
   }
 
-  // That of a class, or the value; none: the row is unlabelled among those of the classes given.
-  std::optional<float> number_of(const TableCell& cell, const TextTable& table) {
+  // That of a class, or the value; NaN: the row is unlabelled among those of the classes given.
+  float number_of(const TableCell& cell, const TextTable& table) {
     const std::string text(trim(cell.text));
     const auto wrong = [&](const auto& rule) {
       throw OddOne(
@@ -55,7 +52,8 @@ class Labels {
       return static_cast<float>(*value);
     }
     if (text.empty()) wrong("a class");
-    const std::optional<int64_t> whole = whole_number(text);
+    const std::optional<int64_t> whole =
+        whole_number(text, cell.kind == TableCell::kNumber || !table.typed());
     if (cell.kind == TableCell::kNumber && !whole) wrong("a text or an integer");
     auto found = numbers_.find(text);
     if (found == numbers_.end() && whole && !rules_.class_names.empty()) {
@@ -63,7 +61,7 @@ class Labels {
     }
     if (found != numbers_.end()) return static_cast<float>(found->second);
     if (!rules_.class_names.empty()) {
-      if (whole == kUnlabelled && !rules_.numbered) return {};
+      if (whole == kUnlabelled && !rules_.numbered) return kNone;
       const auto count = static_cast<int64_t>(rules_.class_names.size());
       const auto value = rules_.numbered ? whole : std::nullopt;
       if (value && *value >= 0 && *value < count) return static_cast<float>(*value);
@@ -73,66 +71,50 @@ class Labels {
     }
     COMPACT_CHECK(numbers_.size() < kMostClasses, table.where(), ": there may be at most ",
                   kMostClasses, " classes; values need regression");
+    wholes_.push_back(whole);
     return static_cast<float>(numbers_.emplace(text, numbers_.size()).first->second);
   }
 
-  // The number of the rows that are unlabelled, where classes came from the file: three or more are
-  // numbers from 0 on. It stands for no class from now on.
-  std::optional<float> take_unlabelled() {
-    const auto found = of_number(kUnlabelled);
-    if (!rules_.class_names.empty() || found == numbers_.end() || numbers_.size() < 4) return {};
-    for (const auto& [name, number] : numbers_) {
-      const auto value = whole_number(name);
-      if (!value || *value < kUnlabelled) return {};
-    }
-    const auto number = static_cast<float>(found->second);
-    numbers_.erase(found);
-    return number;
-  }
-
-  // Where -1 may mark rows without a label, but is a class as well as 0.
-  bool takes_minus_one() const {
-    return !rules_.regression && rules_.class_names.empty() &&
-           of_number(kUnlabelled) != numbers_.end() && of_number(0) != numbers_.end();
-  }
-
-  // Names in their order. Classes that the file brought get the numbers of that order.
+  // Names in their order. Classes that the file brought get the numbers of that order. A -1 beside
+  // three or more that are numbers from 0 on is no class: its rows get NaN.
   std::vector<std::string> finish(std::vector<float>& labels, const TextTable& table) const {
     if (rules_.regression) return {};
     if (!rules_.class_names.empty() || !rules_.label) return rules_.class_names;
-    COMPACT_CHECK(numbers_.size() > 1, table.path(), ": labels must be of at least two classes, ",
-                  numbers_.empty() ? "there are none"
-                                   : "all are `" + printable(numbers_.begin()->first) + "`");
-    const bool integers = std::ranges::all_of(
-        numbers_, [](const auto& entry) { return whole_number(entry.first).has_value(); });
     std::vector<std::string> names;
-    std::vector<float> places(numbers_.size() + 1);  // numbers may lack the unlabelled one
-    const auto put = [&](const std::string& name, size_t number, bool another) {
-      if (another) names.push_back(name);
-      places[number] = static_cast<float>(names.size() - 1);
+    std::vector<float> places(wholes_.size());
+    const auto add = [&](const std::string& name) {
+      names.push_back(name);
+      return static_cast<float>(names.size() - 1);
     };
-    if (integers) {  // 3 and 3.0 are one class
-      std::multimap<int64_t, size_t> sorted;
-      for (const auto& [name, number] : numbers_) sorted.emplace(*whole_number(name), number);
-      for (const auto& [value, number] : sorted) {
-        const std::string name = std::to_string(value);
-        put(name, number, names.empty() || names.back() != name);
+    if (std::ranges::all_of(wholes_, [](const auto& whole) { return whole.has_value(); })) {
+      std::map<int64_t, float> classes;  // 3 and 3.0 are one
+      for (const auto& whole : wholes_) classes.emplace(*whole, kNone);
+      const bool unlabelled = classes.size() > 3 && classes.begin()->first == kUnlabelled;
+      for (auto& [value, place] : classes) {
+        if (value != kUnlabelled || !unlabelled) place = add(std::to_string(value));
       }
+      for (size_t i = 0; i < places.size(); ++i) places[i] = classes.at(*wholes_[i]);
     } else {
-      for (const auto& [name, number] : numbers_) put(name, number, true);
+      for (const auto& [name, number] : numbers_) places[number] = add(name);
     }
+    COMPACT_CHECK(names.size() > 1, table.path(),
+                  ": labels must be of at least two classes, all are `", printable(names[0]), "`");
     for (float& label : labels) label = places[static_cast<size_t>(label)];
     return names;
   }
 
- private:
-  std::map<std::string, size_t>::const_iterator of_number(int64_t value) const {
-    return std::ranges::find_if(
-        numbers_, [&](const auto& entry) { return whole_number(entry.first) == value; });
+  // Whether the file has -1, which may mark rows without a label, as well as 0.
+  bool minus_one() const {
+    const auto has = [&](int64_t value) {
+      return std::ranges::find(wholes_, value) != wholes_.end();
+    };
+    return has(kUnlabelled) && has(0);
   }
 
+ private:
   const RowRules& rules_;
   std::map<std::string, size_t> numbers_;
+  std::vector<std::optional<int64_t>> wholes_;  // what the file's classes are as numbers
 };
 
 }  // namespace
@@ -140,7 +122,7 @@ class Labels {
 LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
   LabelledTexts out;
   Labels labels(rules);
-  size_t bytes = 0, skipped = 0, unlabelled = 0;
+  size_t bytes = 0, skipped = 0;
   std::vector<TableCell> cells;
   OddOnes odd(rules.strict, table.path(), "rows");
   bool more = true;
@@ -160,46 +142,39 @@ LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
       }
       continue;
     }
-    std::optional<float> number = kNone;
+    float number = kNone;
     if (label && !odd.read([&] { number = labels.number_of(*label, table); })) continue;
     for (size_t i = 0; i < texts; ++i) bytes += cells[i].text.size();
     bytes += kRowBytes;
     COMPACT_CHECK(bytes <= kMostTextBytes, table.path(), ": must hold at most ",
                   format_bytes(kMostTextBytes), " of texts, line by line it holds more");
-    if (!number) {
-      ++unlabelled;
-      continue;
-    }
-    out.labels.push_back(*number);
+    out.labels.push_back(number);
     out.first.push_back(std::move(cells[0].text));
     if (rules.pair) out.second.push_back(std::move(cells[1].text));
   }
   if (std::string line = odd.finish(static_cast<int64_t>(out.labels.size())); !line.empty()) {
     out.warnings.push_back(std::move(line));
   }
-  if (const std::optional<float> none = labels.take_unlabelled()) {
-    size_t kept = 0;
-    for (size_t i = 0; i < out.labels.size(); ++i) {
-      if (out.labels[i] == *none) continue;
-      std::swap(out.labels[kept], out.labels[i]);
-      std::swap(out.first[kept], out.first[i]);
-      if (rules.pair) std::swap(out.second[kept], out.second[i]);
-      ++kept;
-    }
-    unlabelled = out.labels.size() - kept;
-    out.labels.resize(kept);
-    out.first.resize(kept);
-    out.second.resize(rules.pair ? kept : 0);
+  if (!out.labels.empty()) out.class_names = labels.finish(out.labels, table);
+  size_t kept = 0;
+  for (size_t i = 0; i < out.labels.size(); ++i) {
+    if (rules.label && std::isnan(out.labels[i])) continue;
+    std::swap(out.labels[kept], out.labels[i]);
+    std::swap(out.first[kept], out.first[i]);
+    if (rules.pair) std::swap(out.second[kept], out.second[i]);
+    ++kept;
   }
-  COMPACT_CHECK(!out.first.empty(), table.path(), ": has no whole row");
-  out.class_names = labels.finish(out.labels, table);
+  const size_t unlabelled = out.labels.size() - kept;
+  out.labels.resize(kept);
+  out.first.resize(kept);
+  out.second.resize(rules.pair ? kept : 0);
+  COMPACT_CHECK(kept > 0, table.path(), ": has no whole row");
   if (unlabelled > 0) {
     out.warnings.push_back(cat(table.path(), ": ", format_count(static_cast<int64_t>(unlabelled)),
                                unlabelled == 1 ? " row was" : " rows were",
                                " left out as unlabelled, with -1 for a class; a class of its own "
                                "needs another name"));
-  }
-  if (labels.takes_minus_one()) {
+  } else if (labels.minus_one()) {
     out.warnings.push_back(
         cat(table.path(), ": -1 is taken for a class of its own: it marks rows ",
             "without a label only beside three classes or more that are numbers ",

@@ -20,21 +20,84 @@ constexpr size_t kLongestRecord = size_t{1} << 26;
 // The rows of a file of columns: how many fields one has, and the first of them.
 class ColumnRows {
  public:
-  ColumnRows(const std::string& path, const TableForm& form)
-      : lines_(path, {.strict = form.strict}), plain_(form.tsv), fields_(kMostColumns) {}
+  ColumnRows(const std::string& path, const TableForm& form, char separator)
+      : lines_(path, {.strict = form.strict}),
+        separator_(separator),
+        plain_(form.tsv),
+        fields_(kMostColumns) {}
   size_t count() const { return count_; }
   std::string_view field(size_t i) const { return fields_[i]; }
-  [[noreturn]] void refuse(const std::string& message) const { throw OddOne(message); }
-  std::string where() const { return lines_.where(); }
+  const std::string& where() const { return where_; }  // the row's first line
   int64_t replaced() const { return lines_.replaced(); }
 
- protected:
-  bool next_line() {
-    while (lines_.next()) {
-      if (!lines_.line().empty()) return true;
+  bool next() {
+    try {
+      do {
+        if (!lines_.next()) return false;
+      } while (lines_.line().empty());
+    } catch (const OddOne& odd) {
+      begin();
+      if (goes_on()) fail(odd.what());
+      throw;
     }
-    return false;
+    begin();
+    if (records() || goes_on()) {
+      divide(kOverLines);
+    } else if (width_ > 0 && count_ != width_) {
+      divide(kCharacters);
+    }
+    if (width_ == 0) width_ = count_;
+    return true;
   }
+
+  // Where the row has gone on beyond its first line, perhaps a quote there is not closed, and rows
+  // are within it.
+  [[noreturn]] void refuse(const std::string& message) const {
+    if (lines_.where() == where_) throw OddOne(message);
+    fail(message, "; the record begins at ", where_.substr(lines_.path().size() + 2),
+         ": is a quote there not closed?");
+  }
+
+ private:
+  enum Quotes { kCharacters, kOneLine, kOverLines };  // of a .tsv: of fields that may be in them
+
+  bool records() const { return separator_ == ','; }  // as RFC 4180 has them
+
+  void begin() {
+    line_ = lines_.line();
+    where_ = lines_.where();
+    size_ = line_.size();
+  }
+
+  // Whether a field in quotes continues on the next line: in a .tsv where columns are missing.
+  bool goes_on() {
+    if (records()) return std::ranges::count(line_, '"') % 2 != 0;
+    divide(plain_ ? kCharacters : kOneLine);
+    return open_ && count_ < width_;
+  }
+
+  void divide(Quotes quotes) {
+    count_ = 0;
+    open_ = false;
+    for (size_t at = 0;; ++at) {  // past the separator
+      std::string& field = add();
+      size_t end = line_.npos;
+      if (quotes != kCharacters && line_.substr(at).starts_with('"')) {
+        end = quoted(at + 1, field, quotes == kOverLines);
+      }
+      if (end == line_.npos) {
+        end = std::min(line_.find(separator_, at), line_.size());
+        field = line_.substr(at, end - at);
+        if (records() && field.find('"') != field.npos) {
+          refuse(cat(lines_.where(),
+                     ": a field that holds a quote must be in quotes, its own doubled"));
+        }
+      }
+      at = end;
+      if (at == line_.size()) return;
+    }
+  }
+
   // The next field of the row, empty.
   std::string& add() {
     std::string& field = count_ < fields_.size() ? fields_[count_] : unseen_;
@@ -43,76 +106,30 @@ class ColumnRows {
     return field;
   }
 
-  TextLines lines_;
-  bool plain_;  // quotes are characters as others are
-  size_t count_ = 0;
-  std::vector<std::string> fields_;
-  std::string unseen_;
-};
-
-// Records as RFC 4180 has them.
-class CsvRows : public ColumnRows {
- public:
-  using ColumnRows::ColumnRows;
-
-  bool next() {
-    try {
-      if (!next_line()) return false;
-    } catch (const OddOne& odd) {
-      // A field in quotes may continue on the next line.
-      if (std::ranges::count(lines_.line(), '"') % 2 != 0) fail(odd.what());
-      throw;
-    }
-    line_ = lines_.line();
-    where_ = lines_.where();
-    size_ = line_.size();
-    count_ = 0;
-    for (size_t at = 0;; ++at) {  // past the comma
-      std::string& field = add();
-      if (line_.substr(at).starts_with('"')) {
-        at = quoted(at + 1, field);
-        if (at < line_.size() && line_[at] != ',') {
-          refuse(cat(lines_.where(),
-                     ": after a closing quote there must be a comma or the line's end; quotes "
-                     "within a field are doubled"));
-        }
-      } else {
-        const size_t end = std::min(line_.find(',', at), line_.size());
-        field = line_.substr(at, end - at);
-        if (field.find('"') != field.npos) {
-          refuse(cat(lines_.where(),
-                     ": a field that holds a quote must be in quotes, its own doubled"));
-        }
-        at = end;
-      }
-      if (at == line_.size()) return true;
-    }
-  }
-
-  // Where the record has gone on beyond its first line, perhaps a quote there is not closed, and
-  // rows are within it.
-  [[noreturn]] void refuse(const std::string& message) const {
-    if (lines_.where() == where_) throw OddOne(message);
-    fail(message, "; the record begins at ", where_.substr(lines_.path().size() + 2),
-         ": is a quote there not closed?");
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  // Reads the rest of a field in quotes from line_[at, ...) on; returns the place after it.
-  size_t quoted(size_t at, std::string& field) {
-    while (true) {
+  // Reads the rest of a field in quotes from line_[at, ...) on; returns the place after it, npos:
+  // its quotes are characters.
+  size_t quoted(size_t at, std::string& field, bool over_lines) {
+    for (bool began = false;;) {
       const size_t quote = line_.find('"', at);
-      field.append(line_.substr(at, quote == line_.npos ? quote : quote - at));
+      field.append(line_.substr(at, quote - at));
       if (quote == line_.npos) {
+        open_ = true;
+        if (!over_lines) return quote;
         field += lines_.carriage() ? "\r\n" : "\n";
         go_on();
+        began = true;
         at = 0;
       } else if (line_.substr(quote + 1).starts_with('"')) {
         field += '"';
         at = quote + 2;
-      } else {
+      } else if (quote + 1 == line_.size() || line_[quote + 1] == separator_) {
         return quote + 1;
+      } else if (records() || began) {
+        refuse(cat(lines_.where(), ": after a closing quote there must be a ",
+                   records() ? "comma" : "tab",
+                   " or the line's end; quotes within a field are doubled"));
+      } else {
+        return line_.npos;
       }
     }
   }
@@ -132,86 +149,22 @@ class CsvRows : public ColumnRows {
                   format_bytes(kLongestRecord), ", is a quote not closed?");
   }
 
-  std::string where_;
+  TextLines lines_;
+  char separator_;
+  bool plain_;                    // quotes are characters as others are
+  size_t width_ = 0, count_ = 0;  // of the first row, of this one
+  std::vector<std::string> fields_;
+  std::string unseen_, where_;
   std::string_view line_;
-  size_t size_ = 0;  // of the record
-};
-
-// Lines.
-class TsvRows : public ColumnRows {
- public:
-  using ColumnRows::ColumnRows;
-
-  bool next() {
-    if (!next_line()) return false;
-    divide(lines_.line(), !plain_);
-    if (!plain_ && open_ && width_ > 0 && count_ < width_) go_on();
-    // Where quotes give another number of columns than the first row has, they are characters.
-    if (!plain_ && width_ > 0 && count_ != width_) divide(lines_.line(), false);
-    if (width_ == 0) width_ = count_;
-    return true;
-  }
-
- private:
-  // A row that lacks columns and has a field whose quotes are not closed goes on with the next
-  // line.
-  void go_on() {
-    const std::string where = lines_.where();
-    std::string whole(lines_.line());
-    while (open_) {
-      COMPACT_CHECK(lines_.next(), where,
-                    ": a field in quotes is not closed before the file's end");
-      whole += '\n';
-      whole += lines_.line();
-      COMPACT_CHECK(whole.size() <= kLongestRecord, where, ": a record must have at most ",
-                    format_bytes(kLongestRecord), ", is a quote not closed?");
-      divide(whole, true);
-    }
-    if (count_ != width_) refuse(cat(where, ": must have ", width_, " columns, has ", count_));
-  }
-
-  void divide(std::string_view line, bool quotes) {
-    count_ = 0;
-    open_ = false;
-    for (size_t start = 0; start <= line.size();) {
-      std::string& field = add();
-      size_t end = quotes ? quoted(line, start, field, open_) : line.npos;
-      if (end == line.npos) {
-        end = std::min(line.find('\t', start), line.size());
-        field = line.substr(start, end - start);
-      }
-      start = end + 1;
-    }
-  }
-
-  // Where a field ends that stands in quotes as a whole; npos: it does not. `open`: its quotes are
-  // not closed.
-  static size_t quoted(std::string_view line, size_t start, std::string& field, bool& open) {
-    if (!line.substr(start).starts_with('"')) return line.npos;
-    for (size_t at = start + 1;;) {
-      const size_t quote = line.find('"', at);
-      if (quote == line.npos) {
-        open = true;
-        return quote;
-      }
-      field += line.substr(at, quote - at);
-      at = quote + 1;
-      if (at == line.size() || line[at] == '\t') return at;
-      if (line[at] != '"') return line.npos;
-      field += line[at++];
-    }
-  }
-
-  size_t width_ = 0;
-  bool open_ = false;
+  size_t size_ = 0;    // of the row
+  bool open_ = false;  // quotes of the row are not closed on its first line
 };
 
 // The first row is met twice: for the names of the columns, or their number, and as a row.
-template <class Rows>
 class ColumnTable final : public TextTable {
  public:
-  ColumnTable(const std::string& path, TableForm form)
-      : TextTable(path), form_(form), rows_(path, form) {
+  ColumnTable(const std::string& path, TableForm form, char separator)
+      : TextTable(path), form_(form), rows_(path, form, separator) {
     COMPACT_CHECK(rows_.next(), path, ": has no lines");
     COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
                   " columns, has ", rows_.count());
@@ -247,7 +200,7 @@ class ColumnTable final : public TextTable {
 
  private:
   TableForm form_;
-  Rows rows_;
+  ColumnRows rows_;
 };
 
 class JsonTable final : public TextTable {
@@ -295,6 +248,7 @@ class JsonTable final : public TextTable {
     }
     return true;
   }
+  bool typed() const override { return true; }
   bool choose_also(const std::string& name) override {
     chosen_.push_back(name);
     return true;
@@ -319,16 +273,16 @@ class JsonTable final : public TextTable {
   std::vector<std::string> others_;
 };
 
-template <class Table>
+template <class Table, char... separator>
 std::unique_ptr<TextTable> opened_table(const std::string& path, TableForm form) {
-  return std::make_unique<Table>(path, form);
+  return std::make_unique<Table>(path, form, separator...);
 }
 
 constexpr struct {
   std::string_view ending;
   std::unique_ptr<TextTable> (*open)(const std::string& path, TableForm form);
-} kTableFormats[] = {{".csv", opened_table<ColumnTable<CsvRows>>},
-                     {".tsv", opened_table<ColumnTable<TsvRows>>},
+} kTableFormats[] = {{".csv", opened_table<ColumnTable, ','>},
+                     {".tsv", opened_table<ColumnTable, '\t'>},
                      {".jsonl", opened_table<JsonTable>}};
 
 }  // namespace
@@ -366,7 +320,7 @@ bool TextTable::choose_also(const std::string& name) {
 }
 
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {
-  return form.tsv ? opened_table<ColumnTable<TsvRows>>(path, form)
+  return form.tsv ? opened_table<ColumnTable, '\t'>(path, form)
                   : format_of(path, kTableFormats).open(path, form);
 }
 

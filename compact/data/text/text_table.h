@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. `.csv` and
-// `.tsv`: as in column_rows.h. `.jsonl`: an object a line, whose fields are strings or numbers;
-// blank lines are skipped.
+// Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. Blank
+// lines are skipped. `.csv`: records as RFC 4180 has them. `.tsv`: lines; a field may be in quotes
+// as pandas writes it, over lines where the first lacks columns, and other quotes are characters.
+// `.jsonl`: an object a line, whose fields are strings or numbers.
 #pragma once
 
 #include <memory>
@@ -45,6 +46,9 @@ class TextTable {
 
   // No later row of a .jsonl file may have this field, which the first has not.
   void refuse(const std::string& name) { refused_ = name; }
+
+  // Whether a text that reads as a number is none.
+  virtual bool typed() const { return false; }
 
   // The next row's cells; false after the last. Throws OddOne with path, line and rule on a row
   // that is none, after which the next one can be read, and InputError on what ends the file.
