@@ -13,7 +13,10 @@ import pytest
 import torch
 import transformers
 from transformers import modeling_utils
+from transformers.integrations import sdpa_attention
 from transformers.loss import loss_utils
+from transformers.models.bert import modeling_bert
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 
 import compact
@@ -59,6 +62,71 @@ def test_classes_patched(cls, when, wraps):
             with contextlib.suppress(ValueError):  # no layer can be served
                 compact.apply(model)
         assert error(gradients(model, given)[1], wanted) < 1e-4
+
+
+class Halves:
+    def __init__(self, own):
+        self.own = own
+
+    def __call__(self, *args, **kwargs):
+        y = self.own(*args, **kwargs)
+        return tuple(0.5 * t for t in y) if isinstance(y, tuple) else 0.5 * y
+
+
+def halved(own):
+    @functools.wraps(own)
+    def other(*args, **kwargs):
+        return Halves(own)(*args, **kwargs)
+
+    return other
+
+
+class Table:
+    def __init__(self, own):
+        self.own = own
+
+    def get_interface(self, *_):
+        return lambda *args, **kwargs: (0.5 * self.own(*args, **kwargs)[0], None)
+
+
+AUTOCAST = torch.autocast("cpu", dtype=torch.bfloat16)
+DECORATORS = {
+    "torch.compile": lambda own: torch.compile(halved(own), backend="eager"),
+    "torch.compiler.disable": lambda own: torch.compiler.disable(halved(own)),
+    "torch.no_grad": torch.no_grad(),
+    "functools.partial": lambda own: functools.partial(halved(own)),
+    "an object": Halves,
+}
+GEMMA_NORM, BERT_LAYER = modeling_gemma3.Gemma3RMSNorm, modeling_bert.BertLayer
+PATCHED = {
+    **{f"apply_rotary_pos_emb by {name}": ("llama", modeling_llama, "apply_rotary_pos_emb", DECORATORS[name]) for name in DECORATORS},
+    "MLP by torch.no_grad": ("llama", modeling_llama.LlamaMLP, "forward", torch.no_grad()),
+    "layers by torch.autocast": ("llama", modeling_llama.LlamaDecoderLayer, "forward", AUTOCAST),
+    "Linear by torch.autocast": ("bert", torch.nn.Linear, "forward", AUTOCAST),
+    "the table of attention": ("llama", modeling_llama, "ALL_ATTENTION_FUNCTIONS", lambda own: Table(own["sdpa"])),
+    "a method of norms": ("gemma3", GEMMA_NORM, "_norm", halved),
+    "a method of layers": ("bert", BERT_LAYER, "feed_forward_chunk", halved),
+    "the call of an MLP": ("llama", modeling_llama.LlamaMLP, "__call__", halved),
+    "repeat_kv of sdpa": ("llama", sdpa_attention, "repeat_kv", halved),
+}
+
+
+@pytest.mark.parametrize("change", PATCHED)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_code_patched(change, when):
+    name, owner, attribute, patch = PATCHED[change]
+    given, model = inputs(name, padded=True), make(name)
+    unchanged = gradients(make(name), given)[1]
+    if when == "after":
+        gradients(compact.apply(model), given)
+    with patched(owner, attribute, patch(getattr(owner, attribute))):
+        wanted = gradients(make(name), given)
+        if when == "before":
+            with contextlib.suppress(ValueError):  # no layer can be served
+                compact.apply(model)
+        got = gradients(model, given)
+    assert wanted[1].keys() == got[1].keys() and abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
+    assert wanted[1].keys() != unchanged.keys() or error(wanted[1], unchanged) > 1e-3, "the change changes nothing"
 
 
 @pytest.mark.parametrize("name,attention", [("apply_rotary_pos_emb", "sdpa"), ("eager_attention_forward", "eager"), ("repeat_kv", "eager")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from ..base.library import ops
 from ..base.log import Notes
 from ..base.policy import moments_of, policy_text, presets
 from ..base.torch_private import REPLICATE
-from ..base.type_names import code_of, origin_of
+from ..base.type_names import origin_of
 from ..planning.plan import Plan, plan
 from ..projected_weights.carriers import add_carrier, check_removal, projection_problems, remove_carrier
 from . import loss, served_layer
@@ -217,7 +218,7 @@ def _has_scope(module: nn.Module) -> bool:
     """Whether the forward pass of a module with layers inside may run in a scope: it is the module's own, and not a wrapper of torch's."""
     own = type(module).forward
     replaced = "forward" in module.__dict__ and STATE not in module.__dict__
-    return own is not nn.Module.forward and not replaced and not origin_of(code_of(own)).startswith("torch.")
+    return own is not nn.Module.forward and not replaced and not origin_of(inspect.unwrap(own)).startswith("torch.")
 
 
 def _run_around(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

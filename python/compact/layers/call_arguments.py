@@ -9,6 +9,7 @@ from torch import nn
 
 from ..base.torch_private import version_of
 from ..base.transformers_private import attention_of
+from ..base.type_names import code_of
 from .families import Family
 from .masks import Mask, read_mask
 from .patched_forward import STATE
@@ -83,7 +84,8 @@ def _attention_problem(attention: nn.Module, family: Family) -> str | None:
     implementation = attention_of(attention.config)
     if implementation not in ("sdpa", "eager"):
         return f"its attention is {implementation}"
-    if not _is_own_attention(implementation):
+    names = getattr(code_of(type(attention).forward), "__globals__", {})
+    if not _is_own_attention(implementation) or names.get("ALL_ATTENTION_FUNCTIONS") is not modeling_utils.ALL_ATTENTION_FUNCTIONS:
         return f"its attention {implementation} is another function than transformers' own"
     if implementation == "sdpa" and getattr(attention, "attn_logit_softcapping", None) is not None:
         return "its attention is sdpa, which leaves out the cap of logits that its configuration asks for"

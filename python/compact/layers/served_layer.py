@@ -19,7 +19,7 @@ from ..base.torch_private import (
     top_saved_tensors_hooks, under_transform, without_torch_function,
 )  # fmt: skip
 from ..base.transformers_private import RECORDERS, records_attention
-from ..base.type_names import code_of, functions_of, is_forward_of, origin_of, OWN_CODE, path_of
+from ..base.type_names import code_of, functions_of, is_forward_of, methods_of, origin_of, path_of
 from ..projected_weights.carriers import Carrier, check_carrier, NAME as CARRIER, Projected
 from . import call_arguments
 from .adapters import active_adapters, adapter_problem, is_lora, plain, Row
@@ -61,7 +61,7 @@ class LayerState:
         self._make_block(layer, self.family.numbers(layer), self._adapters())
         self.watched = self._watch(layer)
         self.others = other_modules(layer, self.family)[1:]  # without the layer itself, which has this state
-        self.functions = None
+        self.functions, self.methods = None, []
 
     def _adapters(self) -> list[tuple[Row, nn.Module, nn.Module]]:
         return [adapter for adapted in self.adapted for adapter in active_adapters(*adapted)]
@@ -163,7 +163,7 @@ class LayerState:
     def __getstate__(self):
         # Functions that decorators made cannot be pickled: __setstate__ reads them from the classes.
         watched = [row[:3] for row in self.watched]
-        return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None, "functions": None}
+        return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None, "functions": None, "methods": []}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -182,7 +182,7 @@ class LayerState:
         for modules, key, module, cls, function in self.watched:
             if modules.get(key) is not module or type(module) is not cls:
                 return self._changed(layer, f"{key} was replaced by {path_of(type(modules.get(key)))}")
-            if cls.forward is not function:
+            if cls.forward is not function or (cls.__call__ is not nn.Module.__call__ and not origin_of(cls.__call__).startswith("torch.nn.")):
                 return f"the forward of {path_of(type(module))} was replaced"
             inside = module.__dict__
             if inside["training"] != training:
@@ -200,10 +200,17 @@ class LayerState:
             if problem:
                 return f"{product}: {problem}"
         if self.functions is None:
-            self.functions = functions_of(code_of(type(m).forward) for m in (layer, *(m for _, m in self.others)))
+            forwards = [code_of(type(m).forward) for m in (layer, *(m for _, m in self.others))]
+            self.functions = functions_of([*forwards, call_arguments.sdpa_attention_forward])
+            # Without the layer itself, which has this state.
+            self.methods = [(None if m is layer else m, *method) for m in layer.modules() for method in methods_of(type(m))]
         for names, name, function in self.functions:
-            if names.get(name) is not function or not origin_of(function).startswith(OWN_CODE):
+            if names.get(name) is not function:
                 return f"{name} of {names['__name__']} was replaced"
+        for module, name, method in self.methods:
+            owner = layer if module is None else module
+            if getattr(type(owner), name, None) is not method or name in owner.__dict__:
+                return f"{name} of {path_of(type(owner))} was replaced"
         if problem := parameters_problem([("", layer), *self.others]):
             return problem
         if problem := self.family.refuses(layer):
