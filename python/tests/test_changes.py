@@ -107,6 +107,9 @@ PATCHED = {
     "a method of norms": ("gemma3", GEMMA_NORM, "_norm", halved),
     "a method of layers": ("bert", BERT_LAYER, "feed_forward_chunk", halved),
     "the call of an MLP": ("llama", modeling_llama.LlamaMLP, "__call__", halved),
+    **{f"{name} of torch": ("llama", torch.nn.functional, name, halved) for name in ("scaled_dot_product_attention", "silu", "linear", "cross_entropy")},
+    "addmm of torch": ("gpt2", torch, "addmm", halved),
+    "the loss": ("llama", loss_utils, "fixed_cross_entropy", halved),
     "repeat_kv of sdpa": ("llama", sdpa_attention, "repeat_kv", halved),
 }
 
@@ -315,6 +318,14 @@ def test_losses(change, when):
     compact.remove(model)
     again = gradients(model, given)
     assert abs(wanted[0] - again[0]) < 1e-5 and error(again[1], wanted[1]) < 1e-4
+
+
+def test_a_loss_that_wraps_its_own(monkeypatch):
+    given, other = inputs("llama"), halved(loss_utils.ForCausalLMLoss)
+    monkeypatch.setattr(loss_utils, "ForCausalLMLoss", other)
+    monkeypatch.setitem(loss_utils.LOSS_MAPPING, "ForCausalLM", other)
+    wanted, got = gradients(make("llama"), given), gradients(compact.apply(make("llama")), given)
+    assert abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
 
 
 @pytest.mark.parametrize("count", [2.5, 0.5, torch.tensor(40.5)])

@@ -29,9 +29,10 @@ def test_counts_of_items(name, count):
     assert abs(got_loss - loss) < 1e-5 and error(got, wanted) < 3e-5  # both are rounded
 
 
-def test_shifted_labels():
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_shifted_labels(dtype):
     model, given = make("llama"), inputs("llama")
-    given["shift_labels"] = torch.randint(0, 200, (3, 40))
+    given["shift_labels"] = torch.randint(0, 200, (3, 40), dtype=dtype)
     loss, wanted = gradients(copy.deepcopy(model), given)
     with applied(model, "exact"):
         got_loss, got = gradients(model, given)

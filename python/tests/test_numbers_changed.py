@@ -30,6 +30,21 @@ class OtherLinear(nn.Linear):
         return 0.5 * super().forward(x)
 
 
+class TwoWeights(nn.Linear):
+    weight = property(lambda self: 0.5 * self._parameters["weight"], lambda self, value: None)
+
+
+class OtherAttributes(nn.Linear):
+    def __getattr__(self, name):
+        value = super().__getattr__(name)
+        return 0.5 * value if name == "weight" else value
+
+
+class OtherNorm(transformers.models.gemma3.modeling_gemma3.Gemma3RMSNorm):
+    def _norm(self, x):
+        return x
+
+
 def other_class(path, cls):
     def change(model):
         model.get_submodule(path).__class__ = cls
@@ -79,7 +94,7 @@ def replaced(cls, *paths):
 
 
 ALPHA = functools.partial(nn.AlphaDropout, 0.3)
-LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "olmo2": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0", "vit": "vit.layers.0"}
+LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "olmo2": "model.layers.0", "gemma3": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0", "vit": "vit.layers.0"}
 CHANGES = {
     "llama": {
         "is_causal of attention": in_layer(f"{LAYER['llama']}.self_attn", "is_causal", False),
@@ -87,12 +102,20 @@ CHANGES = {
         "scaling": set_everywhere("scaling", 1.0),
         "eps of one norm": in_layer(f"{LAYER['llama']}.post_attention_layernorm", "variance_epsilon", 1.0),
         "a class of the MLP": other_class(f"{LAYER['llama']}.mlp", OtherMlp),
+        "a property in place of a weight": other_class(f"{LAYER['llama']}.mlp.down_proj", TwoWeights),
+        "a property in place of the head's weight": other_class("lm_head", TwoWeights),
+        "attributes that are computed": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherAttributes),
         "a class of a product": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherLinear),
         "another activation": in_layer(f"{LAYER['llama']}.mlp", "act_fn", nn.Tanh()),
         "a function for the activation": function_in_place(f"{LAYER['llama']}.mlp", "act_fn", torch.tanh),
     },
     "qwen3": {"eps of a head's norm": in_layer(f"{LAYER['qwen3']}.self_attn.q_norm", "variance_epsilon", 1.0)},
     "olmo2": {"eps of a norm": in_layer(f"{LAYER['olmo2']}.post_feedforward_layernorm", "variance_epsilon", 1.0)},
+    "gemma3": {
+        "a method that is overridden": other_class(f"{LAYER['gemma3']}.input_layernorm", OtherNorm),
+        "a method of an instance": in_layer(f"{LAYER['gemma3']}.input_layernorm", "_norm", lambda x: x),
+        "a function inside of the activation": in_layer(f"{LAYER['gemma3']}.mlp.act_fn", "act", gelu),
+    },
     "mistral": {"no window": config_is("sliding_window", None)},
     "gpt2": {
         "scaling": set_everywhere("scaling", 1.0),
@@ -105,6 +128,7 @@ CHANGES = {
     "bert": {
         "eps": set_everywhere("eps", 0.1),
         "chunks": set_everywhere("chunk_size_feed_forward", 8),
+        "a function inside of the activation": in_layer(f"{LAYER['bert']}.intermediate.intermediate_act_fn", "act", gelu),
         "a function called gelu": function_in_place(f"{LAYER['bert']}.intermediate", "intermediate_act_fn", gelu),
         "a function that wraps gelu": function_in_place(f"{LAYER['bert']}.intermediate", "intermediate_act_fn", gelu_by_name),
         "no bias of queries": without_bias(f"{LAYER['bert']}.attention.self.query"),

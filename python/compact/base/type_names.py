@@ -52,7 +52,7 @@ def is_own_code(function: Callable) -> bool:
     inside = code_of(function)
     if isinstance(inside, nn.Module) and origin_of(inside).startswith("kernels.") and "forward" not in inside.__dict__:
         inside = inspect.getclosurevars(type(inside).forward).nonlocals.get("func")  # the package `kernels` makes modules of functions
-    return isinstance(inside, _FUNCTIONS) and not getattr(inside, "__closure__", None) and origin_of(inside).startswith(_OWN_CODE)
+    return isinstance(inside, _FUNCTIONS) and not getattr(inside, "__closure__", None) and f"{origin_of(inside)}.".startswith(_OWN_CODE)
 
 
 def functions_of(functions: Iterable[Callable]) -> list[tuple[dict, str, Callable | None]]:
@@ -82,6 +82,12 @@ def methods_of(cls: type[nn.Module]) -> list[tuple[str, Callable | None]]:
     methods = {name: getattr(cls, name, None) for name in names if not hasattr(nn.Module, name)}
     package = origin_of(forward).partition(".")[0]
     return [(name, method if origin_of(code_of(method)).partition(".")[0] == package else None) for name, method in methods.items() if callable(method)]
+
+
+def has_plain_weights(cls: type[nn.Module]) -> bool:
+    """Whether what a class reads as `weight` and `bias` are its parameters, and no values that are made of them."""
+    inherited = all(getattr(cls, name) is getattr(nn.Module, name) for name in ("__getattr__", "__getattribute__"))
+    return inherited and not hasattr(cls, "weight") and not hasattr(cls, "bias")
 
 
 def is_forward_of(cls: type, path: str) -> bool:

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..base.library import TYPES
 from ..base.torch_private import buffers_of, FLAT, parameters_of
-from ..base.type_names import base_of_path, code_of, name_of, origin_of, path_of
+from ..base.type_names import base_of_path, code_of, has_plain_weights, name_of, origin_of, path_of
 from .adapters import adapter_problem, is_lora, plain
 from .families import Family
 from .layer_numbers import NUMBERS, submodule
@@ -74,10 +74,12 @@ def parameters_problem(modules: list[tuple[str, nn.Module]]) -> str | None:
 
 def _derives(module: nn.Module, path: str) -> bool:
     base = base_of_path(type(module), path)
-    return base is not None and type(module).forward is base.forward
+    return base is not None and type(module).forward is base.forward and has_plain_weights(type(module))
 
 
 def _is_norm(module: nn.Module, rms: bool) -> bool:
+    if not has_plain_weights(type(module)):
+        return False
     if not rms:
         known = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
         return known and module.weight is not None and module.bias is not None

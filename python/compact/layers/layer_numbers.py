@@ -6,12 +6,13 @@ one that refuses says what the layer computes otherwise.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
-from torch.nn import functional
 
+from ..base.torch_functions import GELU
 from ..base.torch_private import submodules_of
 from ..base.type_names import origin_of, path_of
 from .adapters import has_bias, plain
@@ -30,9 +31,19 @@ def submodule(layer: nn.Module, path: str) -> nn.Module | None:
 def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
     # eligibility.py checks the code of modules; but any function may be called gelu.
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", str(module))
-    if not isinstance(module, nn.Module) and module is not functional.gelu:
+    if not isinstance(module, nn.Module) and module is not GELU:
         return f"its activation is {origin_of(module)}.{name}"
+    if (act := getattr(module, "__dict__", {}).get("act")) is not None and not _is_act_of(module, act):
+        return f"its activation is {name} with act={act}"
     return None if name in allowed else f"its activation is {name}"
+
+
+def _is_act_of(module: nn.Module, act: Any) -> bool:
+    """Whether a GELUActivation or GELUTanh has the function that transformers gives it: of torch, or a method of its own."""
+    settings = {"approximate": "tanh"} if type(module).__name__ in _GELU_TANH else {}
+    if settings and isinstance(act, functools.partial):
+        return act.func is GELU and not act.args and act.keywords == settings
+    return act is GELU and not settings or getattr(act, "__self__", None) is module and getattr(type(module), act.__name__, None) is act.__func__
 
 
 _OF_MLP, _OF_QKV = "products of its MLP", "of its queries, keys and values"

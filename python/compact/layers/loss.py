@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from ..base.library import can_compute_on, kind_of, ops, TYPES
 from ..base.log import Notes
+from ..base.torch_functions import replaced_function
 from ..base.torch_private import has_global_hooks, HOOKS, under_transform
-from ..base.type_names import code_of, origin_of
+from ..base.type_names import code_of, has_plain_weights, is_own_code, origin_of
 from .call_arguments import CACHES
 from .patched_forward import Forward, LOSS, STATE
 from .plain_loss import makes_plain_loss
@@ -29,9 +30,6 @@ class LossState:
         self.own_loss = own_loss  # why the model's own loss always runs; None: it is made in chunks
         self.calls = 0
         self.own: dict[str, int] = {}
-
-
-_CROSS_ENTROPY = (functional.__name__, "compact.plan_process.")  # where plans have one that counts memory
 
 
 class _Wanted(threading.local):
@@ -82,7 +80,7 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
     if not isinstance(head.__dict__.get("forward"), Forward):
         return "the forward of lm_head was replaced"
     own = code_of(type(head).forward)
-    if own is not code_of(nn.Linear.forward) or origin_of(own) != nn.Linear.__module__ or head.bias is not None:
+    if own is not code_of(nn.Linear.forward) or origin_of(own) != nn.Linear.__module__ or not has_plain_weights(type(head)) or head.bias is not None:
         return "lm_head is not a plain Linear without a bias"
     if not _only_of_shards(head) or has_global_hooks():
         return "lm_head has a hook"
@@ -90,9 +88,10 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
         return "a transform of torch.func or forward-mode differentiation runs"
     if getattr(model.config, "final_logit_softcapping", None) is not None:
         return "its logits are capped (final_logit_softcapping)"
-    patched = origin_of(fixed_cross_entropy) != ForCausalLMLoss.__module__ or not origin_of(functional.cross_entropy).startswith(_CROSS_ENTROPY)
-    if model.loss_function is not ForCausalLMLoss or patched:
+    if model.loss_function is not ForCausalLMLoss or not is_own_code(ForCausalLMLoss) or not is_own_code(fixed_cross_entropy):
         return "the model has a loss_function of its own"
+    if problem := replaced_function():
+        return problem
     keep = kwargs.get("logits_to_keep", 0)
     if isinstance(keep, torch.Tensor) or keep != 0:
         return "logits_to_keep is given"
@@ -187,7 +186,7 @@ def linear_cross_entropy(
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     if hidden.dtype not in TYPES or not can_compute_on(kind):
         return _from_logits(hidden, weight, targets, count)
-    targets = targets.to(hidden.device)
+    targets = targets.to(hidden.device, torch.int64 if targets.dtype == torch.uint8 else None)  # the two types that torch takes
     if count is None:
         count = (targets != -100).sum()
     scale = 1.0

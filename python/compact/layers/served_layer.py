@@ -14,6 +14,7 @@ from torch import nn
 from ..any_network.network_state import begin_scope
 from ..base.library import can_compute_on, classes, kind_of, TYPES
 from ..base.log import Notes
+from ..base.torch_functions import replaced_function
 from ..base.torch_private import (
     BACKWARD_HOOKS, BACKWARD_PRE_HOOKS, FORWARD_HOOKS, FORWARD_PRE_HOOKS, has_global_hooks, parameters_of, running_backward_pass, submodules_of,
     top_saved_tensors_hooks, under_transform, without_torch_function,
@@ -195,6 +196,8 @@ class LayerState:
                 return f"the forward of {key} was replaced"
         if self.problem or has_global_hooks():
             return self.problem or "hooks for all modules are in force"
+        if problem := replaced_function():
+            return problem
         for module, product, _ in self.adapted:
             problem = adapter_problem(module)
             if problem:
