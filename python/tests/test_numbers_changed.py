@@ -103,7 +103,6 @@ CHANGES = {
         "eps of one norm": in_layer(f"{LAYER['llama']}.post_attention_layernorm", "variance_epsilon", 1.0),
         "a class of the MLP": other_class(f"{LAYER['llama']}.mlp", OtherMlp),
         "a property in place of a weight": other_class(f"{LAYER['llama']}.mlp.down_proj", TwoWeights),
-        "a property in place of the head's weight": other_class("lm_head", TwoWeights),
         "attributes that are computed": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherAttributes),
         "a class of a product": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherLinear),
         "another activation": in_layer(f"{LAYER['llama']}.mlp", "act_fn", nn.Tanh()),

@@ -287,6 +287,50 @@ def test_values_that_are_written_to():
             bool(mask.any())
 
 
+def written(write, *given):
+    """What the values of zeros [4, 4] are after a write, in a plan and as they are."""
+    with KnownValues():
+        meta = with_value(torch.zeros(4, 4))
+        write(meta, *(with_value(t) for t in given))
+        planned = meta.tolist()
+    real = torch.zeros(4, 4)
+    write(real, *given)
+    return planned, real.tolist()
+
+
+def set_at(t, mask):
+    t[mask] = 3.0
+
+
+def set_transposed(t, _):
+    t.T[1] = 2.0
+    t.mT[2] += 1.0
+
+
+def set_data(t, mask):
+    t.data[1] = 2.0
+    t.data = t.data + mask
+
+
+def set_read(t, mask):
+    t[0, : int(mask.sum())] = (torch.arange(4, device=t.device) + 1.0)[mask]
+
+
+@pytest.mark.parametrize("write", [set_at, set_transposed, set_data, set_read])
+def test_values_that_are_written_to_views(write):
+    planned, real = written(write, torch.tensor([True, False, True, False]))
+    assert planned == real and real != torch.zeros(4, 4).tolist()
+
+
+@pytest.mark.parametrize("part", [lambda t: t[0], lambda t: t.T, lambda t: t.data])
+def test_unknown_values_that_are_written_to_a_part(part):
+    with KnownValues():
+        whole = with_value(torch.zeros(4, 4))
+        part(whole).copy_(torch.empty(4, device="meta"))
+        with pytest.raises(ValueError, match="depends on its weights"):
+            whole.tolist()
+
+
 def test_models_that_cannot_be_planned(tmp_path):
     model = make("llama")
     model.extra = threading.Lock()

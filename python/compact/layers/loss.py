@@ -15,7 +15,7 @@ from ..base.library import can_compute_on, kind_of, ops, TYPES
 from ..base.log import Notes
 from ..base.torch_functions import replaced_function
 from ..base.torch_private import has_global_hooks, HOOKS, under_transform
-from ..base.type_names import code_of, has_plain_weights, is_own_code, origin_of
+from ..base.type_names import code_of, is_own_code, origin_of
 from .call_arguments import CACHES
 from .patched_forward import Forward, LOSS, STATE
 from .plain_loss import makes_plain_loss
@@ -80,7 +80,7 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
     if not isinstance(head.__dict__.get("forward"), Forward):
         return "the forward of lm_head was replaced"
     own = code_of(type(head).forward)
-    if own is not code_of(nn.Linear.forward) or origin_of(own) != nn.Linear.__module__ or not has_plain_weights(type(head)) or head.bias is not None:
+    if own is not code_of(nn.Linear.forward) or origin_of(own) != nn.Linear.__module__ or head.bias is not None:
         return "lm_head is not a plain Linear without a bias"
     if not _only_of_shards(head) or has_global_hooks():
         return "lm_head has a hook"

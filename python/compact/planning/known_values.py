@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from ..base.torch_private import pytree
 
 VALUE = "_compact_value"  # the attribute of a meta tensor whose values are known
+_UNKNOWN = "_compact_unknown"  # the attribute of a value's storage to which an unknown value was written
 MOST = 1 << 28  # elements
 NO_PLAN_NEEDED = '. compact.saved_tensors("exact", model=net, budget="40%") around the forward pass needs no plan'
 NO_PLAN = ". What reads values cannot be planned" + NO_PLAN_NEEDED
@@ -20,7 +21,8 @@ _READS = {
     torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
     torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.equal, torch.equal,
 }  # fmt: skip
-_WRITES = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__iand__", "__ior__")
+_WRITES = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__iand__", "__ior__", "__set__")
+_VIEWS = ("T", "mT", "H", "mH", "data", "real", "imag")  # attributes
 _WITHOUT_VALUES = ("rand", "empty", "normal", "bernoulli", "multinomial", "dropout")
 
 
@@ -47,11 +49,13 @@ class KnownValues(TorchFunctionMode):
             out = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):  # sizes that depend on values
             if name in ("__getitem__", "__setitem__") and (places := _places_of(args[1])) is not None:
-                return func(args[0], places, *args[2:])
-            known, missing = _known((args, kwargs))
-            if missing:
-                raise
-            return pytree.tree_map(lambda x: with_value(x) if isinstance(x, torch.Tensor) else x, func(*known[0], **known[1]))
+                args = (args[0], places, *args[2:])
+                out = func(*args)
+            else:
+                known, missing = _known((args, kwargs))
+                if missing:
+                    raise
+                return pytree.tree_map(lambda x: with_value(x) if isinstance(x, torch.Tensor) else x, func(*known[0], **known[1]))
         if args and (name in _WRITES or (name.endswith("_") and not name.endswith("__"))):
             self._write(func, args, kwargs)
             return out
@@ -61,13 +65,14 @@ class KnownValues(TorchFunctionMode):
 
     @staticmethod
     def _write(func: Callable, args: tuple, kwargs: dict) -> None:
-        """What is written to, in place, keeps its values as far as those that are written are known."""
-        written = args[0] if isinstance(args[0], torch.Tensor) else None
-        if getattr(written, VALUE, None) is None:
+        """What is written to, in place, keeps its values as far as those that are written are known; else none that
+        shares its memory does."""
+        value = getattr(args[0], VALUE, None) if isinstance(args[0], torch.Tensor) else None
+        if value is None:
             return
         known, missing = _known((args, kwargs))
         if missing or _without_values(func):
-            delattr(written, VALUE)
+            setattr(value.untyped_storage(), _UNKNOWN, True)
         else:
             func(*known[0], **known[1])
 
@@ -106,7 +111,7 @@ def _places_of(index: Any) -> Any:
 
 def _without_values(func: Callable) -> bool:
     name = getattr(func, "__name__", "")
-    return name == "__get__" or name.lstrip("_").startswith(_WITHOUT_VALUES)
+    return (name == "__get__" and func.__self__.__name__ not in _VIEWS) or name.lstrip("_").startswith(_WITHOUT_VALUES)
 
 
 def _wants_value(t: Any) -> bool:
@@ -121,7 +126,7 @@ def _known(given: Any) -> tuple[Any, bool]:
         nonlocal missing
         if isinstance(x, torch.Tensor) and x.device.type == "meta":
             value = getattr(x, VALUE, None)
-            missing |= value is None
+            missing |= value is None or hasattr(value.untyped_storage(), _UNKNOWN)
             return value
         if (isinstance(x, torch.device) and x.type == "meta") or (isinstance(x, str) and x == "meta"):
             return torch.device("cpu")
