@@ -375,6 +375,19 @@ def test_booleans_that_eager_attention_adds():
     assert "one of booleans" in str(compact.report(model))
 
 
+def test_what_is_made_in_inference_mode():
+    own, given = make("llama"), inputs("llama")
+    model = compact.apply(copy.deepcopy(own))
+    with torch.inference_mode():
+        given["attention_mask"] = torch.tril(torch.ones(40, 40, dtype=torch.bool))[None, None].clone()
+        tables = own.model.rotary_emb(torch.randn(1, 8, 64), torch.arange(8)[None])
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    x = torch.randn(1, 8, 64, requires_grad=True)
+    got = model.model.layers[0](x, position_embeddings=tables)
+    assert torch.allclose(got, own.model.layers[0](x.detach(), position_embeddings=[t.clone() for t in tables]), atol=1e-5)
+    assert [row.calls for row in compact.report(model).layers] == [2, 1]
+
+
 def test_one_mask_for_the_batch():
     own, given = make("llama"), inputs("llama")
     mask = torch.tril(torch.ones(40, 40, dtype=torch.bool))[None, None].clone()

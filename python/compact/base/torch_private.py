@@ -28,7 +28,6 @@ HOOKS = FORWARD_HOOKS, FORWARD_PRE_HOOKS, BACKWARD_HOOKS, BACKWARD_PRE_HOOKS = (
 REPLICATE = "_replicate_for_data_parallel"  # the method that nn.DataParallel calls
 register_state_dict_hook = nn.Module._register_state_dict_hook
 # Tensors and autograd.
-version_of = operator.attrgetter("_version")  # counts changes in place
 storage_id = operator.attrgetter("_cdata")
 is_view = torch.Tensor._is_view
 wrapper_tensor = torch.Tensor._make_wrapper_subclass  # class, sizes: it has no memory
@@ -46,6 +45,14 @@ attention_choice = torch._fused_sdp_choice  # 1: flash attention
 flash_attention_on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
 efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
+
+
+def version_of(t: torch.Tensor) -> int | None:
+    """It counts changes in place; tensors made under torch.inference_mode have none."""
+    try:
+        return t._version
+    except RuntimeError:
+        return None
 
 
 def remove_state_hooks(module: nn.Module, ours: tuple[Callable, ...]) -> None:
