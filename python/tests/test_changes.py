@@ -158,6 +158,25 @@ def test_functions_patched(name, attention, when):
     assert f"{name} of {modeling_llama.__name__} was replaced" in str(compact.report(model))
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_functions_that_kernels_makes_modules_of(own):
+    """The package `kernels` does so with transformers' functions; it may be installed or not."""
+    rotate = modeling_llama.apply_rotary_pos_emb
+    func = rotate if own else halved(rotate)
+
+    class Func(torch.nn.Module):
+        __module__ = "kernels.layer.layer"
+
+        def forward(self, *args, **kwargs):
+            return func(*args, **kwargs)
+
+    given = inputs("llama")
+    with patched(modeling_llama, "apply_rotary_pos_emb", Func()):
+        wanted, model = gradients(make("llama"), given)[1], compact.apply(make("llama"))
+        assert error(gradients(model, given)[1], wanted) < 1e-4
+    assert all(row.calls == own for row in compact.report(model).layers)
+
+
 def bidirectional(model):
     for layer in model.model.layers:
         layer.self_attn, before = type(layer.self_attn)(model.config, layer.self_attn.layer_idx), layer.self_attn
