@@ -3,9 +3,9 @@
 
 import contextlib
 import gc
-import threading
 
 from _device import DEVICE
+from _threads import in_threads
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -38,13 +38,6 @@ def net():
 
 def rows():
     return torch.randn(128, N, generator=torch.Generator().manual_seed(9))
-
-
-def _run(threads):
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def gradients(*modules):
@@ -211,7 +204,7 @@ def backward_on_another_thread(scope):
     m = net()
     with scope(m):
         loss = m(rows()).sum()
-    _run([threading.Thread(target=loss.backward)])
+    in_threads(lambda loss: loss.backward(), [loss])
     return gradients(m)
 
 
@@ -225,7 +218,7 @@ def two_threads_at_once(scope):
                 loss = torch.sin(F.gelu(m[0](rows() + i)).exp().clamp(max=9)).sum()
             loss.backward()
 
-    _run([threading.Thread(target=work, args=(m,)) for m in models])
+    in_threads(work, models)
     return gradients(*models)
 
 

@@ -5,11 +5,11 @@ import functools
 import gc
 import pickle
 import re
-import threading
 import weakref
 
 import _any_networks
 from _device import DEVICE
+from _threads import in_threads
 import pytest
 import torch
 from conftest import inputs, make
@@ -128,18 +128,10 @@ def test_two_threads():
     model.eval()  # threads draw from one generator
 
     def found():
-        results = {}
+        def work(_):
+            return torch.autograd.grad(model(*given).square().mean(), list(model.parameters()))
 
-        def work(i):
-            out = model(*given).square().mean()
-            results[i] = torch.autograd.grad(out, list(model.parameters()))
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
+        return in_threads(work, range(4))
 
     wanted = found()
     compact.apply(model)

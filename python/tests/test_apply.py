@@ -8,6 +8,7 @@ import weakref
 
 from _device import DEVICE
 from _reasons import reasons
+from _threads import in_threads
 from conftest import MODELS, applied, error, gradients, inputs, make
 import pytest
 import torch
@@ -270,26 +271,15 @@ def test_nothing_is_left_behind():
 
 def test_threads():
     """Two threads with a model of their own, and two with the same one."""
-    import threading
-
     given = inputs("llama")
     models = [make("llama", seed) for seed in (0, 1)]
     wanted = [gradients(m, given)[0] for m in models]
     for m in models:
         compact.apply(m, "exact")
-    failures = []
 
     def work(number):
-        try:
-            for _ in range(20):
-                loss = models[number % 2](**given).loss
-                assert abs(loss.item() - wanted[number % 2]) < 1e-5
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+        for _ in range(20):
+            loss = models[number % 2](**given).loss
+            assert abs(loss.item() - wanted[number % 2]) < 1e-5
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads(work, range(4))

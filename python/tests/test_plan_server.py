@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+from _threads import in_threads
 from conftest import make
 import pytest
 import torch
@@ -172,17 +173,10 @@ def test_nothing_outlives_who_asks(tmp_path):
 
 def test_two_threads_replace_a_server_that_was_killed():
     wanted = [peak(make("llama")), peak(make("gpt2"))]
-    pid, found = server(), [None, None]
+    pid = server()
     os.kill(pid, signal.SIGKILL)
 
-    def plan(i, name):
-        found[i] = peak(make(name))
-
-    threads = [threading.Thread(target=plan, args=each) for each in enumerate(("llama", "gpt2"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = in_threads(lambda name: peak(make(name)), ("llama", "gpt2"))
     assert found == wanted and server() != pid and not runs(pid)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that another package holds in codes, as of QLoRA: blocks take their values for the time of each product."""
 import copy
-import threading
 
 from _device import DEVICE
+from _threads import in_threads
 from conftest import DECODER, error, gradients, inputs
 import pytest
 import torch
@@ -220,23 +220,14 @@ def test_states_threads_and_generation(tmp_path):
     first = gradients(model, given)
     assert {key: getattr(t, "shape", None) for key, t in model.state_dict().items()} == keys
     model.save_pretrained(tmp_path)
-    failed = []
 
     def work(model):
-        try:
-            for _ in range(5):
-                got = torch.autograd.grad(model(**given).loss, [p for p in model.parameters() if p.requires_grad])
-                wanted = [first[1][name] for name, p in model.named_parameters() if p.requires_grad]
-                assert all(torch.allclose(a.double(), b, rtol=1e-4, atol=1e-7) for a, b in zip(got, wanted))
-        except Exception as problem:
-            failed.append(problem)
+        for _ in range(5):
+            got = torch.autograd.grad(model(**given).loss, [p for p in model.parameters() if p.requires_grad])
+            wanted = [first[1][name] for name, p in model.named_parameters() if p.requires_grad]
+            assert all(torch.allclose(a.double(), b, rtol=1e-4, atol=1e-7) for a, b in zip(got, wanted))
 
-    threads = [threading.Thread(target=work, args=(model,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
+    in_threads(work, [model, model])
     # Passes without gradients pack weights for inference on some CPUs; training goes on.
     model.zero_grad()
     graph = model(**given).loss

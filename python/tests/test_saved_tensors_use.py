@@ -6,6 +6,7 @@ import warnings
 
 from _device import cpu_only
 from _scopes import EIGHT, hooks_in_force, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
+from _threads import in_threads
 import pytest
 import torch
 from torch import nn
@@ -114,28 +115,19 @@ def test_patterns_that_match_nothing_are_told_once():
 @cpu_only  # a default device is one thread's
 def test_threads_have_scopes_of_their_own():
     scopes = [compact.saved_tensors("off", least_elements=1) for _ in range(4)]
-    errors = []
 
     def train(i):
-        try:
-            x = torch.randn(64, 64, generator=torch.Generator().manual_seed(i)).requires_grad_()
-            for _ in range(50):
-                x.grad = None
-                with scopes[i]:
-                    y = (x * (i + 1)).sin().exp().sum()
-                y.backward()
-                wanted = (i + 1) * (x * (i + 1)).cos() * (x * (i + 1)).sin().exp()
-                assert torch.allclose(x.grad, wanted, atol=1e-5)
-                assert [t.name for t in scopes[i].report()] == ["~1.sin.input", "~2.exp.result"]
-        except BaseException as error:
-            errors.append(error)
+        x = torch.randn(64, 64, generator=torch.Generator().manual_seed(i)).requires_grad_()
+        for _ in range(50):
+            x.grad = None
+            with scopes[i]:
+                y = (x * (i + 1)).sin().exp().sum()
+            y.backward()
+            wanted = (i + 1) * (x * (i + 1)).cos() * (x * (i + 1)).sin().exp()
+            assert torch.allclose(x.grad, wanted, atol=1e-5)
+            assert [t.name for t in scopes[i].report()] == ["~1.sin.input", "~2.exp.result"]
 
-    threads = [threading.Thread(target=train, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not errors
+    in_threads(train, range(4))
     with scopes[0]:  # another thread's operations are not its own
         other = threading.Thread(target=lambda: torch.ones(9, requires_grad=True).exp())
         other.start()
