@@ -53,6 +53,21 @@ def model_of(a):
     return getattr(transformers, f"{name}ForCausalLM")(config).train()
 
 
+def in_nf4(model):
+    """The products of its layers by bitsandbytes, whose weights have 4 bits."""
+    import bitsandbytes
+    import torch
+
+    products = [(path, m) for path, m in model.named_modules() if isinstance(m, torch.nn.Linear) and path != "lm_head"]
+    for path, old in products:
+        new = bitsandbytes.nn.Linear4bit(old.in_features, old.out_features, bias=old.bias is not None, compute_dtype=old.weight.dtype, quant_type="nf4")
+        new.weight = bitsandbytes.nn.Params4bit(old.weight.data, requires_grad=False, quant_type="nf4", module=new)
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, new.to(old.weight.device))
+    model.is_loaded_in_4bit = True
+    return model
+
+
 def run_one(a):
     """One way in this process; its figures as JSON."""
     import torch
@@ -66,6 +81,8 @@ def run_one(a):
         model = model_of(a)
         if a.type == "pure-bf16":
             model.bfloat16()
+        if a.nf4:
+            model = in_nf4(model)
         if a.lora:
             import peft
 
@@ -138,6 +155,7 @@ def main():
     p.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     p.add_argument("--type", choices=["f32", "bf16", "pure-bf16"], default="f32", help="bf16: by autocast")
     p.add_argument("--lora", type=int, default=0, help="rank of adapters (peft) around all products, which are trained alone")
+    p.add_argument("--nf4", action="store_true", help="with --lora: the layers' weights in 4 bits of bitsandbytes")
     p.add_argument("--budget", default="68%", help="of auto: bytes, or a part of what PyTorch takes")
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=256)
@@ -156,6 +174,7 @@ def main():
             command = [sys.executable, __file__, "--way", way]
             for key in ("shape", "type", "lora", "budget", "batch", "length", "steps", "threads"):
                 command += [f"--{key}", str(getattr(a, key))]
+            command += ["--nf4"] if a.nf4 else []
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
                 sys.exit(f"{way}: {done.stderr[-2000:]}")
