@@ -167,6 +167,8 @@ def main():
     a = p.parse_args()
     if a.way:
         return run_one(a)
+    if a.nf4 and not a.lora:
+        sys.exit("--nf4 needs --lora: weights in codes are not trained")
     ways = a.ways.split(";") if a.ways else [way for way in WAYS if not a.lora or "compact" not in way]
     rows = {way: [] for way in ways}
     for _ in range(a.rounds):

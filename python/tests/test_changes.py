@@ -11,15 +11,19 @@ from _setting import dropouts, set_everywhere
 from conftest import DECODER, error, gradients, inputs, make
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 import transformers
 from transformers import modeling_utils
 from transformers.integrations import sdpa_attention
 from transformers.loss import loss_utils
 from transformers.models.bert import modeling_bert
 from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.glm import modeling_glm
 from transformers.models.llama import modeling_llama
 
 import compact
+from compact.base import torch_functions
 
 
 def test_an_argument_is_causal():
@@ -109,6 +113,7 @@ PATCHED = {
     "the call of an MLP": ("llama", modeling_llama.LlamaMLP, "__call__", halved),
     **{f"{name} of torch": ("llama", torch.nn.functional, name, halved) for name in ("scaled_dot_product_attention", "silu", "linear", "cross_entropy")},
     "addmm of torch": ("gpt2", torch, "addmm", halved),
+    "another model's function": ("llama", modeling_llama, "apply_rotary_pos_emb", lambda own: modeling_glm.apply_rotary_pos_emb),
     "the loss": ("llama", loss_utils, "fixed_cross_entropy", halved),
     "repeat_kv of sdpa": ("llama", sdpa_attention, "repeat_kv", halved),
 }
@@ -130,6 +135,32 @@ def test_code_patched(change, when):
         got = gradients(model, given)
     assert wanted[1].keys() == got[1].keys() and abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
     assert wanted[1].keys() != unchanged.keys() or error(wanted[1], unchanged) > 1e-3, "the change changes nothing"
+
+
+class Dropout(nn.Dropout):
+    """Of another name."""
+
+
+def test_what_changes_nothing_in_layers_leaves_them_served():
+    model, given = make("gpt2"), inputs("gpt2")
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, Dropout(child.p))
+    model.eval()
+    own = functional.cross_entropy
+    with patched(functional, "cross_entropy", lambda *args, **kwargs: own(*args, **kwargs)):
+        compact.apply(model)
+        model(**given).loss.backward()
+    assert all(row.calls == 1 and not row.own_forward for row in compact.report(model).layers)
+
+
+def test_functions_are_known_once_they_are_torchs_own(monkeypatch):
+    monkeypatch.setattr(torch_functions, "_own", {})
+    silu = [(functional, "silu")]
+    with patched(functional, "silu", halved(functional.silu)):
+        assert "silu of torch.nn.functional was replaced" in torch_functions.replaced_function(silu)
+    assert torch_functions.replaced_function(silu) is None
 
 
 @pytest.mark.parametrize("name,attention", [("apply_rotary_pos_emb", "sdpa"), ("eager_attention_forward", "eager"), ("repeat_kv", "eager")])

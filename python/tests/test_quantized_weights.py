@@ -174,6 +174,16 @@ def test_plans_are_exact_and_one_weight_is_there_at_a_time(dtype):
     assert largest < meter.peak < 2.5 * largest
 
 
+def test_models_whose_inputs_get_gradients_are_planned():
+    model, given = model_of(dtype=torch.float32), inputs("llama")
+    model.enable_input_require_grads()  # a hook, as prepare_model_for_kbit_training adds one for checkpointing
+    plan = compact.plan(model, given, policies=("exact", "recompute"))
+    compact.apply(model, "recompute")
+    model(**given).loss.backward()
+    served(model)
+    assert plan["rows"][1]["peak"] < plan["rows"][0]["peak"]
+
+
 def test_changes_of_weights_and_modules():
     model, given = model_of(dtype=torch.float32), inputs("llama")
     compact.apply(model, "exact", chunked_loss=False)

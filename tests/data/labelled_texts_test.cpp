@@ -140,7 +140,7 @@ TEST(LabelledTexts, CodesAndQuotedNumbersAreNames) {
                                {.class_names = std::move(classes)});
   };
   EXPECT_THAT(of("a,1\nb,01\nc,2\nd,002\n").class_names, ElementsAre("002", "01", "1", "2"));
-  EXPECT_THAT(of("a,1.0\nb,1.00\n").class_names, ElementsAre("1.0", "1.00"));
+  EXPECT_THAT(of("a,1.00\nb,10.00\nc,2.0\nd,1\n").class_names, ElementsAre("1", "2", "10"));
   EXPECT_THAT(of("a,-1\nb,-01\nc,2\nd,1\n").class_names, ElementsAre("-01", "-1", "1", "2"));
   EXPECT_THAT(one_line_error_of([&] { of("a,01\n", {"1", "2"}); }), HasSubstr("is `01`"));
   const auto json = [&](const std::string& first, const std::string& second) {

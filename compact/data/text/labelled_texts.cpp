@@ -21,9 +21,12 @@ constexpr size_t kMostClasses = size_t{1} << 16;
 constexpr int64_t kUnlabelled = -1;  // in data sets of Hugging Face
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
-// An integer without leading zeros, with `floats` also as 3.0, which tables of floats have.
+// An integer without leading zeros, with `floats` also as 3.0 or 3.00, as tables of floats have it.
 std::optional<int64_t> whole_number(std::string_view text, bool floats) {
-  if (floats && text.ends_with(".0")) text.remove_suffix(2);
+  if (const size_t point = text.find('.'); floats && point != text.npos) {
+    const std::string_view rest = text.substr(point + 1);
+    if (!rest.empty() && rest.find_first_not_of('0') == rest.npos) text = text.substr(0, point);
+  }
   const std::string_view digits = text.substr(text.starts_with('-'));
   if (digits.size() > 1 && digits[0] == '0') return {};  // a code
   return parse_integer(text);

@@ -65,8 +65,11 @@ def functions_of(functions: Iterable[Callable]) -> list[tuple[dict, str, Callabl
         for name in {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"} if code else ():
             other = names.get(name)
             if callable(other) and not isinstance(other, type) and (id(names), name) not in found:
-                found[id(names), name] = names, name, other if is_own_code(other) else None
-                if origin_of(other) == names.get("__name__"):
+                origin, file = origin_of(code_of(other)), names.get("__name__")
+                # Another model's function may have the same name.
+                own = is_own_code(other) and (origin == file or not origin.startswith("transformers.models."))
+                found[id(names), name] = names, name, other if own else None
+                if origin_of(other) == file:
                     search(code_of(other))
 
     for function in functions:

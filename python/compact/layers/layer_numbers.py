@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
+from torch.nn import functional
 
-from ..base.torch_functions import GELU
+from ..base.torch_functions import own_function
 from ..base.torch_private import submodules_of
 from ..base.type_names import origin_of, path_of
 from .adapters import has_bias, plain
@@ -31,7 +32,7 @@ def submodule(layer: nn.Module, path: str) -> nn.Module | None:
 def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
     # eligibility.py checks the code of modules; but any function may be called gelu.
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", str(module))
-    if not isinstance(module, nn.Module) and module is not GELU:
+    if not isinstance(module, nn.Module) and module is not own_function(functional, "gelu"):
         return f"its activation is {origin_of(module)}.{name}"
     if (act := getattr(module, "__dict__", {}).get("act")) is not None and not _is_act_of(module, act):
         return f"its activation is {name} with act={act}"
@@ -41,9 +42,10 @@ def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
 def _is_act_of(module: nn.Module, act: Any) -> bool:
     """Whether a GELUActivation or GELUTanh has the function that transformers gives it: of torch, or a method of its own."""
     settings = {"approximate": "tanh"} if type(module).__name__ in _GELU_TANH else {}
+    gelu = own_function(functional, "gelu")
     if settings and isinstance(act, functools.partial):
-        return act.func is GELU and not act.args and act.keywords == settings
-    return act is GELU and not settings or getattr(act, "__self__", None) is module and getattr(type(module), act.__name__, None) is act.__func__
+        return act.func is gelu and not act.args and act.keywords == settings
+    return act is gelu and not settings or getattr(act, "__self__", None) is module and getattr(type(module), act.__name__, None) is act.__func__
 
 
 _OF_MLP, _OF_QKV = "products of its MLP", "of its queries, keys and values"
@@ -66,7 +68,9 @@ def _eps_differ(norms: Iterable[nn.Module]) -> str | None:
 
 def _dropout(module: Any) -> float | None:
     """The probability of a dropout; None: it is a module of another kind."""
-    return 0 if type(module) is nn.Identity else module.p if type(module) is nn.Dropout else None
+    if isinstance(module, nn.Dropout) and type(module).forward is nn.Dropout.forward:
+        return module.p
+    return 0 if type(module) is nn.Identity else None
 
 
 def _dropouts_differ(layer: nn.Module, *paths: str) -> str | None:

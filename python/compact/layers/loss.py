@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ..base.library import can_compute_on, kind_of, ops, TYPES
 from ..base.log import Notes
-from ..base.torch_functions import replaced_function
+from ..base.torch_functions import OF_LOSSES, replaced_function
 from ..base.torch_private import has_global_hooks, HOOKS, under_transform
 from ..base.type_names import code_of, is_own_code, origin_of
 from .call_arguments import CACHES
@@ -90,7 +90,7 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
         return "its logits are capped (final_logit_softcapping)"
     if model.loss_function is not ForCausalLMLoss or not is_own_code(ForCausalLMLoss) or not is_own_code(fixed_cross_entropy):
         return "the model has a loss_function of its own"
-    if problem := replaced_function():
+    if problem := replaced_function(OF_LOSSES):
         return problem
     keep = kwargs.get("logits_to_keep", 0)
     if isinstance(keep, torch.Tensor) or keep != 0:

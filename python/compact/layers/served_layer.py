@@ -14,7 +14,7 @@ from torch import nn
 from ..any_network.network_state import begin_scope
 from ..base.library import can_compute_on, classes, kind_of, TYPES
 from ..base.log import Notes
-from ..base.torch_functions import replaced_function
+from ..base.torch_functions import OF_LAYERS, replaced_function
 from ..base.torch_private import (
     BACKWARD_HOOKS, BACKWARD_PRE_HOOKS, FORWARD_HOOKS, FORWARD_PRE_HOOKS, has_global_hooks, parameters_of, running_backward_pass, submodules_of,
     top_saved_tensors_hooks, under_transform, without_torch_function,
@@ -187,7 +187,7 @@ class LayerState:
                 return f"the forward of {path_of(type(module))} was replaced"
             inside = module.__dict__
             if inside["training"] != training:
-                return f"{key} is in another mode than the layer (train, eval)"
+                return f"{key} is in {'train' if inside['training'] else 'eval'} mode, the layer is not: model.train() or model.eval() sets all of them"
             if inside[FORWARD_HOOKS] and not self._only_recorders(inside[FORWARD_HOOKS]):
                 return f"{key} has a hook"
             if inside[FORWARD_PRE_HOOKS] or inside[BACKWARD_HOOKS] or inside[BACKWARD_PRE_HOOKS]:
@@ -196,7 +196,7 @@ class LayerState:
                 return f"the forward of {key} was replaced"
         if self.problem or has_global_hooks():
             return self.problem or "hooks for all modules are in force"
-        if problem := replaced_function():
+        if problem := replaced_function(OF_LAYERS):
             return problem
         for module, product, _ in self.adapted:
             problem = adapter_problem(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import types
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from ..base.torch_private import as_class
 from ..base.transformers_private import no_recorder, RECORDERS
+from ..base.type_names import origin_of
 from ..projected_weights.watched_parameter import Watched
 from .known_values import with_value
 
@@ -27,6 +29,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if id(obj) in self._copies:  # a module has what its parameter has
             return _itself, (self._copies[id(obj)],)
+        if isinstance(obj, types.FunctionType) and obj.__name__ in _INPUT_HOOKS and origin_of(obj).startswith(("transformers.", "peft.")):
+            return _itself, (require_gradient,)
         # Hooks that record what layers return; transformers adds them again where they are gone.
         return (no_recorder, ()) if getattr(obj, "__module__", None) == RECORDERS and not isinstance(obj, type) else NotImplemented
 
@@ -69,6 +73,14 @@ def _is_plain_parameter(t: torch.Tensor) -> bool:
 
 def _itself(x: Any) -> Any:
     return x
+
+
+# The hooks by which transformers and peft give inputs of layers a gradient: functions inside of functions, which pickle cannot send.
+_INPUT_HOOKS = ("make_inputs_require_grad", "make_inputs_require_grads")
+
+
+def require_gradient(module: nn.Module, given: Any, output: torch.Tensor) -> None:
+    output.requires_grad_(True)
 
 
 class _Unpickler(pickle.Unpickler):
