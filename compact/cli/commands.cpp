@@ -81,6 +81,7 @@ std::span<const Command> commands() {
       {"generate", "Writes text with a trained model.", run_generate},
       {"prepare", "Turns text into a token file.", run_prepare},
       {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},
+      {"merge", "Adds trained adapters (LoRA) to their model and writes the whole.", run_merge},
       {"plan", "Says what a training step takes, and what fits, before it runs.", run_plan},
       {"visualize", "Draws what trained image networks have learned: filters and feature maps.",
        run_visualize},

@@ -19,8 +19,8 @@ struct Command {
 };
 std::span<const Command> commands();
 
-Run run_train, run_eval, run_generate, run_prepare, run_compare, run_plan, run_visualize, run_list,
-    run_doctor, run_docs, run_completion;
+Run run_train, run_eval, run_generate, run_prepare, run_compare, run_merge, run_plan, run_visualize,
+    run_list, run_doctor, run_docs, run_completion;
 
 // The whole program: finds the command, turns exceptions into one line on standard error and an
 // ExitCode. `commit`: of the sources it was built from; empty: it is not known.

@@ -18,6 +18,12 @@ struct TrainConfig {
   // For graph networks; 0, or -1 for dropout: the model's usual value.
   int64_t hidden_size = 0, num_hidden_layers = 0;
   double dropout = -1;
+  // Adapters
+  bool use_peft = false;
+  int64_t lora_r = 16;
+  double lora_alpha = 32, lora_dropout = 0.05;
+  std::vector<std::string> lora_target_modules = {"all-linear"};
+  bool use_rslora = false;
   // Data
   std::vector<std::string> train_file, validation_file, test_file;
   double validation_split = 0.05;

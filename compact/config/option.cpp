@@ -65,9 +65,10 @@ void check_value(const TrainConfig& config, const ConfigOption& o) {
 std::span<const ConfigOption> config_options() {
   static const std::vector<ConfigOption> all = [] {
     std::vector<ConfigOption> rows;
-    for (OptionGroup& group : std::vector{
-             options_of_model(), options_of_data(), options_of_length(), options_of_optimizer(),
-             options_of_machine(), options_of_memory(), options_of_output()}) {
+    for (OptionGroup& group :
+         std::vector{options_of_model(), options_of_adapters(), options_of_data(),
+                     options_of_length(), options_of_optimizer(), options_of_machine(),
+                     options_of_memory(), options_of_output()}) {
       for (ConfigOption& row : group.rows) {
         row.group = group.name;
         rows.push_back(std::move(row));

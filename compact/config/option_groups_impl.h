@@ -19,6 +19,7 @@ struct OptionGroup {
 #define OPTION(of, text) .name = #of, .member = &TrainConfig::of, .help = text
 
 OptionGroup options_of_model();
+OptionGroup options_of_adapters();
 OptionGroup options_of_data();
 OptionGroup options_of_length();
 OptionGroup options_of_optimizer();

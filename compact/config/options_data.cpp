@@ -40,6 +40,30 @@ OptionGroup options_of_model() {
       }};
 }
 
+OptionGroup options_of_adapters() {
+  using enum ResumeRule;
+  const std::vector<std::string> decoders = {"language-modeling", "prompt-completion"};
+  const std::pair<std::string, std::vector<std::string>> used = {"use_peft", {"true"}};
+  return {
+      "Adapters (LoRA)",
+      {
+          {OPTION(use_peft, "the model is frozen, and adapters beside its products are trained"),
+           .resume = kKept, .tasks = decoders},
+          {OPTION(lora_r, "rank of the adapters"), .range = ValueRange::from(1, 65536),
+           .resume = kKept, .tasks = decoders, .beside = used},
+          {OPTION(lora_alpha, "what they add is multiplied by lora_alpha / lora_r"),
+           .range = ValueRange::positive(), .resume = kKept, .tasks = decoders, .beside = used},
+          {OPTION(lora_dropout, "probability of dropout before them"), .range = ValueRange::part(),
+           .resume = kKept, .tasks = decoders, .beside = used},
+          {OPTION(lora_target_modules,
+                  "products that get one, as transformers names them (q_proj v_proj), or "
+                  "all-linear: every product of a block"),
+           .values = "NAME...", .resume = kKept, .tasks = decoders, .beside = used},
+          {OPTION(use_rslora, "multiplied by lora_alpha / sqrt(lora_r) instead"), .resume = kKept,
+           .tasks = decoders, .beside = used},
+      }};
+}
+
 OptionGroup options_of_data() {
   using enum ResumeRule;
   using enum Commands::Bit;

@@ -53,8 +53,10 @@ OptionGroup options_of_optimizer() {
       {
           {OPTION(optim, "muon: for the matrices of blocks, AdamW for the rest"),
            .choices = choices_of_optimizers(), .resume = kKept},
-          {OPTION(learning_rate,
-                  "peak learning rate; -1: 1e-3, or 5e-5 to tune a model with weights, but by sgd"),
+          {OPTION(
+               learning_rate,
+               "peak learning rate; -1: 1e-3, or to tune a model with weights, but by sgd, 5e-5, "
+               "with use_peft 1e-4"),
            .range = ValueRange::at_least(0), .resume = kKept},
           {OPTION(projected_learning_rate,
                   "peak learning rate of the matrices of blocks; 0: learning_rate"),

@@ -41,6 +41,7 @@ constexpr OtherName kNames[] = {
     {"load_in_8bit", "weights are float32 or bfloat16 (--dtype)"},
     {"logging_dir", "TensorBoard's events are always in --output_dir"},
     {"logging_strategy", "--logging_steps"},
+    {"lora_task_type", "it follows from --task"},
     {"max_length", "--block_size of decoders, --max_seq_length of encoders"},
     {"neftune_noise_alpha",
      "embeddings get no noise; --dropout is what there is against overfitting"},
@@ -65,8 +66,6 @@ constexpr OtherName kNames[] = {
     {"truncation_mode", "--truncation"},
     {"use_cpu", "--device cpu"},
     {"use_liger_kernel", "layers and the loss are fused by --preset exact, the default"},
-    {"use_peft", "--preset compact, which projects gradients; LoRA is for the Python package"},
-    {"lora_r", "--preset compact, which projects gradients; LoRA is for the Python package"},
     {"warmup_ratio", "--warmup_steps, below 1 a part of all steps"},
 };
 

@@ -8,6 +8,7 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/io/adapter_folder.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
 
@@ -35,7 +36,8 @@ bool is_optimizer_file(std::string_view name) {
 }
 
 bool is_own_file(std::string_view name) {
-  return name == kModelFile || is_optimizer_file(name) || name == kConfigFile || name == kStateFile;
+  return name == kModelFile || name == kAdapterFile || is_optimizer_file(name) ||
+         name == kConfigFile || name == kStateFile;
 }
 
 // A name that stays in its folder, or one in a folder of it.
@@ -95,6 +97,10 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return step;
 }
 
+const char* model_file(const json& manifest) {
+  return manifest["files"].contains(kAdapterFile) ? kAdapterFile : kModelFile;
+}
+
 std::vector<std::string> optimizer_files(const json& manifest) {
   std::vector<std::string> names;
   for (const auto& [name, digest] : manifest["files"].items()) {
@@ -110,7 +116,7 @@ json verified_state(const fs::path& path) {
   const auto named = step_of(path);
   COMPACT_CHECK(!named || manifest["step"] == *named, path.string(),
                 ": the folder's name must have the checkpoint's step, ", manifest["step"].dump());
-  for (const char* name : {kModelFile, kConfigFile}) {
+  for (const char* name : {model_file(manifest), kConfigFile}) {
     COMPACT_CHECK(manifest["files"].contains(name), path.string(), ": the manifest must list ",
                   name);
   }
@@ -141,10 +147,11 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
   }
   COMPACT_CHECK(static_cast<int64_t>(written.size()) == content.optimizer_parts, to.string(),
                 ": a checkpoint of ", content.optimizer_parts, " parts has ", written.size());
-  write_safetensors(to / kModelFile, content.model, kModelMetadata);
+  const char* const model = content.adapters ? kAdapterFile : kModelFile;
+  write_safetensors(to / model, content.model, kModelMetadata);
   write_json(to / kConfigFile, content.config);
   write_files_atomically(to, content.texts);
-  std::vector<std::string> names = {kModelFile, kConfigFile};
+  std::vector<std::string> names = {model, kConfigFile};
   for (const auto& [name, text] : content.texts) names.push_back(name);
   json files = json::object();
   for (const CheckpointFile& file : written) {
@@ -257,7 +264,7 @@ OpenCheckpoint open_checkpoint(const fs::path& path, bool verified) {
   for (const std::string& name : optimizer_files(manifest)) optimizer.emplace_back(path / name);
   return {.path = path,
           .step = manifest["step"].get<int64_t>(),
-          .model = SafetensorsFile(path / kModelFile),
+          .model = SafetensorsFile(path / model_file(manifest)),
           .optimizer = std::move(optimizer),
           .config = read_json(path / kConfigFile),
           .trainer_state = std::move(state),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of training, `FOLDER/checkpoint-<step>/`:
-//   model.safetensors, config.json   the model, as transformers loads it
+//   model.safetensors, config.json   the model, as transformers loads it; or of one with adapters
+//   adapter_model.safetensors        these alone (adapter_folder.h)
 //   optimizer.safetensors            the optimizer's tensors; or where several processes have them
 //   optimizer-00001-of-00002.safetensors, ...   those of each, whole tensors
 //   trainer_state.json               the caller's state, and under "checkpoint" the manifest:
@@ -39,6 +40,7 @@ using OtherParts = std::function<std::vector<CheckpointFile>(const std::filesyst
 
 struct CheckpointContent {
   NamedTensors model;
+  bool adapters = false;   // `model` are adapters
   NamedTensors optimizer;  // all of it, or the first part of several
   int64_t optimizer_parts = 1;
   // Where there are several: has the others written into the folder, as by write_optimizer_part(),

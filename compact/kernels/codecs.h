@@ -37,9 +37,10 @@ struct SrhtTranspose {  // x = z P^T, in f32
 // Random matrices, element i from counter i/4 (one Philox call gives four elements) of `key`:
 //   kNormal: standard normal by the inverse distribution function, made of exact operations only
 //   (no libm), so that every backend gives the same bits; kRademacher: +-1; kSparse: +-sqrt(3) with
-//   probability 1/6 each, else 0 (Achlioptas 2003). Element i is sample(distribution, word i%4 of
-//   philox(key, i/4)) of normal.h, times `scale` in f32, rounded to type.
-enum class Distribution : uint8_t { kNormal, kRademacher, kSparse };
+//   probability 1/6 each, else 0 (Achlioptas 2003); kUniform: between these two. Element i is
+//   sample(distribution, word i%4 of philox(key, i/4)) of normal.h, times `scale` in f32, rounded
+//   to type.
+enum class Distribution : uint8_t { kNormal, kRademacher, kSparse, kUniform };
 struct Draw {
   void* out;  // [count] type
   int64_t count;

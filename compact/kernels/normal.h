@@ -83,6 +83,8 @@ COMPACT_HOST_DEVICE inline float sample(Distribution distribution, uint32_t u) {
       return u >> 31 ? -1.0f : 1.0f;
     case Distribution::kSparse:
       return u < kSixth ? kSqrt3 : u >= 0u - kSixth ? -kSqrt3 : 0.0f;
+    case Distribution::kUniform:
+      return kSqrt3 * static_cast<float>(2 * centred_uniform(u));
   }
   return 0;
 }

@@ -61,9 +61,10 @@ void check_srht(Checker& c) {
 void check_draw(Checker& c) {
   c.begin("draw");
   for (const Type type : kTypes) {
-    for (const auto distribution : c.either<Distribution>(
-             {Distribution::kNormal, Distribution::kRademacher, Distribution::kSparse},
-             {Distribution::kNormal})) {
+    for (const auto distribution :
+         c.either<Distribution>({Distribution::kNormal, Distribution::kRademacher,
+                                 Distribution::kSparse, Distribution::kUniform},
+                                {Distribution::kNormal})) {
       for (const int64_t count : c.either({0, 1, 7, 1030, 20000}, {kOfTraining})) {
         const auto what =
             cat(text_of(type), " distribution ", static_cast<int>(distribution), " count ", count);

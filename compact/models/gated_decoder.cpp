@@ -35,6 +35,11 @@ GatedDecoder::GatedDecoder(const Policy& policy, const NetworkOptions& options,
           return in_block(cat("layers.", i, ".", name), in, std::move(out), bias, 1, padding);
         }));
   }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    for (const InFiles& f : in_files(i)) {
+      if (f.product) adapt(layers_[i].*f.affine, f.prefix, f.parts);
+    }
+  }
   final_norm_ = norm("final.norm", shape_.hidden);
   finish_parameters(decoder.tied);
 }
@@ -81,30 +86,34 @@ at::Tensor GatedDecoder::embedded(const at::Tensor& ids, const at::Tensor& embed
   return embedding_ == 1 ? x : x * embedding_;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> GatedDecoder::named_tensors() const {
+std::vector<GatedDecoder::InFiles> GatedDecoder::in_files(size_t number) const {
+  using B = GatedBlock;
   using Parts = std::vector<const char*>;
+  const std::string prefix = cat("model.layers.", number, "."), attn = prefix + "self_attn.",
+                    after_attn = prefix + "post_attention_layernorm";
+  const bool qkv = shape_.qkv_parts > 1, gate_up = shape_.gate_up_parts > 1;
+  return {{prefix + "input_layernorm", &B::attn_norm},
+          {attn, &B::qkv, qkv ? Parts{"q_proj", "k_proj", "v_proj"} : Parts{"qkv_proj"}, true},
+          {attn + "q_norm", &B::q_norm},
+          {attn + "k_norm", &B::k_norm},
+          {attn + "o_proj", &B::out, {""}, true},
+          // The second of the block's norms; transformers names it by what comes before it.
+          {after_attn, &B::attn_post},
+          {shape_.post_norms ? prefix + "pre_feedforward_layernorm" : after_attn, &B::mlp_norm},
+          {prefix + "mlp.", &B::gate_up,
+           gate_up ? Parts{"gate_proj", "up_proj"} : Parts{"gate_up_proj"}, true},
+          {prefix + "mlp.down_proj", &B::down, {""}, true},
+          {prefix + "post_feedforward_layernorm", &B::mlp_post}};
+}
+
+std::vector<std::pair<std::string, at::Tensor>> GatedDecoder::named_tensors() const {
   NamedTensors all;
-  const auto put_norm = [&](const std::string& name, const Affine& norm) {
-    if (norm.weight) put(all, name, norm);
-  };
   put(all, "model.embed_tokens", {&embedding()});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const GatedBlock& l = layers_[i];
-    const std::string prefix = cat("model.layers.", i, "."), attn = prefix + "self_attn.",
-                      after_attn = prefix + "post_attention_layernorm";
-    put_norm(prefix + "input_layernorm", l.attn_norm);
-    put(all, attn, l.qkv,
-        shape_.qkv_parts == 1 ? Parts{"qkv_proj"} : Parts{"q_proj", "k_proj", "v_proj"});
-    put_norm(attn + "q_norm", l.q_norm);
-    put_norm(attn + "k_norm", l.k_norm);
-    put(all, attn + "o_proj", l.out);
-    // The second of the block's norms; transformers names it by what comes before it.
-    put_norm(after_attn, l.attn_post);
-    put_norm(shape_.post_norms ? prefix + "pre_feedforward_layernorm" : after_attn, l.mlp_norm);
-    put(all, prefix + "mlp.", l.gate_up,
-        shape_.gate_up_parts == 1 ? Parts{"gate_up_proj"} : Parts{"gate_proj", "up_proj"});
-    put(all, prefix + "mlp.down_proj", l.down);
-    put_norm(prefix + "post_feedforward_layernorm", l.mlp_post);
+    for (const InFiles& f : in_files(i)) {
+      const Affine& affine = layers_[i].*f.affine;
+      if (affine.weight) put(all, f.prefix, affine, f.parts);
+    }
   }
   put(all, "model.norm", final_norm_);
   if (&head() != &embedding()) put(all, "lm_head", {&head()});

@@ -51,6 +51,14 @@ class GatedDecoder : public LanguageModel {
   void finish_blocks(double scale = 1);
 
  private:
+  // What files name of the block of this number, in their order; prefix and parts as for put().
+  struct InFiles {
+    std::string prefix;
+    Affine GatedBlock::*affine;
+    std::vector<const char*> parts = {""};
+    bool product = false;
+  };
+  std::vector<InFiles> in_files(size_t number) const;
   Affine norm(const std::string& name, int64_t width);
   at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                       int64_t position) const override;

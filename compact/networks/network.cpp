@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -16,6 +18,21 @@
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
+
+namespace {
+
+// The last words of names with dots, each once: "q_proj, k_proj".
+std::string ends_of(const std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  std::string all;
+  for (const std::string& name : names) {
+    const std::string end = name.substr(name.rfind('.') + 1);
+    if (seen.insert(end).second) all += (all.empty() ? "" : ", ") + end;
+  }
+  return all;
+}
+
+}  // namespace
 
 std::vector<SlotBytes> PassReport::all_slots() const {
   std::vector<SlotBytes> all = slots;
@@ -162,11 +179,73 @@ at::Tensor Network::normal(const std::string& name, at::IntArrayRef sizes, doubl
   return x;
 }
 
+void Network::adapt(Affine& affine, const std::string& prefix,
+                    const std::vector<const char*>& names) {
+  const Lora& lora = options_.lora;
+  if (lora.rank == 0) return;
+  const Parameter& weight = *affine.weight;
+  const int64_t in = weight.weight.size(1) - weight.padding.columns;
+  const auto f32 = tensor_options().dtype(at::kFloat);
+  int64_t first = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string module = prefix + names[i];
+    const int64_t rows = names.size() > 1 ? weight.parts[i] : weight.weight.size(0);
+    adaptable_.push_back(module);
+    if (lora.takes(module)) {
+      const std::string name = cat(weight.name, ".adapter.", affine.adapters.size());
+      at::Tensor a = at::empty({lora.rank, in}, f32);
+      // As Kaiming et al. with a = sqrt(5), in peft as in linear layers of torch.
+      draw(a, kernels::Distribution::kUniform, 1 / std::sqrt(3.0 * static_cast<double>(in)),
+           key_of(name));
+      const ZeroPadding columns = {.columns = weight.padding.columns};
+      if (columns.columns > 0) a = padded(a, {lora.rank}, columns);
+      adapted_.push_back(
+          {module, parameter(name + ".A", a, true, {}, columns),
+           parameter(name + ".B", at::zeros({rows - weight.padding.rows, lora.rank}, f32), true)});
+      affine.adapters.push_back(
+          {.how = {.first = first, .scale = lora.scale(), .dropout = lora.dropout},
+           .a = adapted_.back().a,
+           .b = adapted_.back().b});
+    }
+    first += rows;
+  }
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Network::adapter_tensors() const {
+  NamedTensors all;
+  for (const auto& [module, a, b] : adapted_) {
+    put(all, cat("base_model.model.", module, ".lora_A"), {a});
+    put(all, cat("base_model.model.", module, ".lora_B"), {b});
+  }
+  return all;
+}
+
+std::vector<std::string> Network::adapted_modules() const {
+  std::vector<std::string> all;
+  for (const Adapted& one : adapted_) all.push_back(one.module);
+  return all;
+}
+
 void Network::treat_parameters() {
+  const Lora& lora = options_.lora;
+  COMPACT_CHECK(lora.rank == 0 || !adaptable_.empty(),
+                "adapters (--use_peft) are for decoders of LLaMA's and of Gemma's kind");
+  for (const std::string& target : lora.targets) {
+    const Lora one = {.targets = {target}};
+    COMPACT_CHECK(std::ranges::any_of(adaptable_, [&](const auto& m) { return one.takes(m); }),
+                  "--lora_target_modules: the model has no `", target, "`", "; its products are ",
+                  ends_of(adaptable_));
+  }
+  std::set<const Parameter*> adapters;
+  for (const auto& [module, a, b] : adapted_) adapters.insert({a, b});
   std::vector<NamedRole> names;
   bool named = false;
   for (const auto& p : parameters_) {
-    const Spec grad = policy_.grad(p->name);
+    Spec grad = policy_.grad(p->name);
+    COMPACT_CHECK(lora.rank == 0 || grad.name != "project", "grad `", p->name, "` = ", grad.str(),
+                  ": beside adapters (--use_peft) no gradient is projected; take another preset, "
+                  "as exact");
+    if (lora.rank > 0 && !adapters.contains(p.get())) grad = Spec::parse("frozen");
     COMPACT_CHECK(grad.name != "project" || p->hidden, "grad `", p->name, "` = ", grad.str(),
                   ": gradients are projected in the matrices of transformer blocks only");
     treat_gradient(*p, grad, derive(key_of(p->name), 1));

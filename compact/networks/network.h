@@ -13,6 +13,7 @@
 
 #include "compact/base/function_ref.h"
 #include "compact/codecs/parameter.h"
+#include "compact/networks/lora.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/scopes/saved_tensors.h"
 #include "compact/ops/segments/segment.h"
@@ -72,6 +73,7 @@ struct NetworkOptions {
   int64_t max_length = 2048;          // of language models: tokens of the longest sequence
   uint64_t seed = 0;                  // of weights and projections
   double label_smoothing = 0;         // of classifiers: part of a target, spread over all classes
+  Lora lora = {};                     // with a rank: adapters alone are trained
 };
 
 class Network {
@@ -125,6 +127,9 @@ class Network {
   // The tensors of model.safetensors by the names that Hugging Face gives them, statistics
   // included. Copying into them loads a model.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
+  // Adapters, which are in f32: A and B by the names that peft gives them, and what they adapt.
+  std::vector<std::pair<std::string, at::Tensor>> adapter_tensors() const;
+  std::vector<std::string> adapted_modules() const;
   // Other names that a file may have for a tensor. may_be_new: a pretrained model may lack the
   // tensor, for example a head; it is then initialised.
   using Names = std::vector<std::string>;
@@ -201,6 +206,9 @@ class Network {
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
   static void put(NamedTensors& all, const std::string& prefix, const Affine& affine,
                   const std::vector<const char*>& names = {""});
+  // To be called before the part that has the product, where it can have adapters: makes those that
+  // the options ask for. Prefix and names are those of put().
+  void adapt(Affine& affine, const std::string& prefix, const std::vector<const char*>& names);
   // Adds a part; parts run in the order in which they were added.
   Part& add_part(std::string name, Slot input);
   const std::vector<std::unique_ptr<Part>>& parts() const { return parts_; }
@@ -213,6 +221,12 @@ class Network {
   Policy policy_;
   NetworkOptions options_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  struct Adapted {
+    std::string module;  // as transformers names it
+    const Parameter *a, *b;
+  };
+  std::vector<Adapted> adapted_;
+  std::vector<std::string> adaptable_;  // modules, adapted or not
   std::vector<std::unique_ptr<Part>> parts_;
 };
 

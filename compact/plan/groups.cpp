@@ -58,10 +58,11 @@ SegmentInfo segment_info(const Segment& s, const at::Tensor& x, Weights weights,
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& weight = parameters[i]->weight;
     if (weight.dim() < 2) continue;
-    info.matrices.push_back({.name = parameters[i]->name,
-                             .out = weight.size(0),
-                             .in = weight.numel() / weight.size(0),
-                             .projectable = projectable[i] && parameters[i]->hidden});
+    info.matrices.push_back(
+        {.name = parameters[i]->name,
+         .out = weight.size(0),
+         .in = weight.numel() / weight.size(0),
+         .projectable = projectable[i] && parameters[i]->hidden && parameters[i]->trained});
   }
   return info;
 }

@@ -8,6 +8,7 @@
 #include "compact/config/option.h"
 #include "compact/models/families.h"
 #include "compact/plan/search.h"
+#include "compact/tasks/adapters.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/task.h"
 
@@ -56,6 +57,7 @@ void check_config(const TrainConfig& c) {
   Allowed::parse(c.allow);  // throws InputError on unknown words
   if (c.preset == "auto") check_policy_is_open(c);
   if (!c.model.empty()) model_named(c.model, task.use);
+  check_adapters(c);
   if (task.check) task.check(c);
 }
 
@@ -86,6 +88,9 @@ void check_run(const TrainConfig& c) {
                                    : "");
   check_config(c);
   check_budget(c);
+  COMPACT_CHECK(!c.use_peft || (!c.model_name_or_path.empty() && has_weights(c.model_name_or_path)),
+                "--use_peft trains adapters beside a model that is there: --model_name_or_path DIR "
+                "must be a folder with weights");
 }
 
 }  // namespace compact

@@ -13,6 +13,7 @@
 #include "compact/base/file.h"
 #include "compact/base/numbered_name.h"
 #include "compact/base/text.h"
+#include "compact/io/adapter_folder.h"
 #include "compact/io/model_weights.h"
 
 namespace compact {
@@ -43,13 +44,32 @@ void check_model_folder(const std::string& folder) {
                 "models` are for --model");
   COMPACT_CHECK(!is_folder(folder) || std::filesystem::exists(folder + "/config.json", ignored),
                 "--model_name_or_path ", folder,
-                ": has no config.json, so it is not the folder of a model");
+                std::filesystem::exists(folder + "/" + kAdapterConfig, ignored)
+                    ? ": has adapters, but not config.json of their model: `compact merge` makes a "
+                      "model of them"
+                    : ": has no config.json, so it is not the folder of a model");
 }
 
 bool has_weights(const std::string& folder) {
   const std::filesystem::path path(folder);
   return std::filesystem::exists(path / "model.safetensors") ||
-         std::filesystem::exists(path / "model.safetensors.index.json");
+         std::filesystem::exists(path / "model.safetensors.index.json") || has_adapters(folder);
+}
+
+bool has_adapters(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  return std::filesystem::exists(path / kAdapterFile) &&
+         !std::filesystem::exists(path / "model.safetensors");
+}
+
+std::string base_of(const std::string& folder, const AdapterFolder& adapters) {
+  const std::string& base = adapters.base();
+  COMPACT_CHECK(!base.empty() && has_weights(base) && !has_adapters(base), folder, "/",
+                kAdapterConfig,
+                ": base_model_name_or_path must be the folder of a model with "
+                "weights, is `",
+                base, "`");
+  return base;
 }
 
 void refuse_other_weights(const std::string& folder) {
@@ -74,6 +94,13 @@ void refuse_other_weights(const std::string& folder) {
 
 LoadedWeights load_weights(Network& model, const std::string& folder) {
   at::NoGradGuard no_grad;
+  if (has_adapters(folder)) {
+    AdapterFolder adapters(folder);
+    LoadedWeights loaded = load_weights(model, base_of(folder, adapters));
+    for (const auto& [name, tensor] : model.named_tensors()) adapters.add(name, tensor);
+    adapters.check_all_added();
+    return loaded;
+  }
   const ModelWeights weights(folder);
   weights.verify();
   LoadedWeights result;

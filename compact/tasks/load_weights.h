@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "compact/io/adapter_folder.h"
 #include "compact/networks/network.h"
 
 namespace compact {
@@ -17,11 +18,16 @@ struct LoadedWeights {
   std::vector<std::string> warnings;  // one line each
 };
 
-bool has_weights(const std::string& folder);
+bool has_weights(const std::string& folder);  // or adapters beside those of another folder
+bool has_adapters(const std::string& folder);
+// The folder of the model that a folder's adapters were trained beside. Throws InputError where it
+// has no weights.
+std::string base_of(const std::string& folder, const AdapterFolder& adapters);
 // For a folder without readable weights: throws InputError where it has some in another format.
 void refuse_other_weights(const std::string& folder);
-// Copies them by name, whatever their type. Throws InputError on a file with a wrong checksum, and
-// on a tensor that has another shape, or is missing and may not be new.
+// Copies them by name, whatever their type; what adapters add is added to them. Throws InputError
+// on a file with a wrong checksum, and on a tensor that has another shape, or is missing and may
+// not be new.
 LoadedWeights load_weights(Network& model, const std::string& folder);
 
 }  // namespace compact

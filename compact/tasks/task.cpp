@@ -42,7 +42,7 @@ TrainConfig for_task(TrainConfig c) {
   const bool tunes = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
   const bool given = c.learning_rate >= 0;
   // Muon's updates are as large as AdamW's; those of SGD are gradients.
-  if (!given) c.learning_rate = tunes && c.optim != "sgd" ? 5e-5 : 1e-3;
+  if (!given) c.learning_rate = tunes && c.optim != "sgd" ? (c.use_peft ? 1e-4 : 5e-5) : 1e-3;
   if (c.warmup_steps < 0) c.warmup_steps = tunes && !given ? 0.1 : 0;
   return c;
 }

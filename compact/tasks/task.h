@@ -40,6 +40,7 @@ struct Task {
   bool lengths_vary = false;                 // most real micro-batches are smaller
   bool resident = false;                     // on the CPU batches share the data set's tensors
   nlohmann::json config;                     // config.json of the model
+  nlohmann::json adapter;                    // adapter_config.json; null: it has no adapters
   std::map<std::string, std::string> files;  // tokenizer files, written beside it
   AttentionShape attention;                  // of decoders
   std::string unit = "samples";              // counted for speed: tokens, images, nodes

@@ -3,6 +3,7 @@
 
 #include "compact/base/check.h"
 #include "compact/models/families.h"
+#include "compact/tasks/adapters.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/tokenizer_store.h"
 
@@ -15,7 +16,8 @@ Task::MakeNetwork builder_of(std::shared_ptr<const ModelConfig> model) {
                                  .dtype = dtype_of(c.dtype),
                                  .max_length = c.block_size,
                                  .seed = key_of(c, RandomUse::kWeights),
-                                 .label_smoothing = c.label_smoothing_factor});
+                                 .label_smoothing = c.label_smoothing_factor,
+                                 .lora = lora_of(c)});
   };
 }
 
@@ -31,6 +33,7 @@ void set_model(const TrainConfig& c, const ModelConfig& model, Task& task) {
   const ModelShape shape = model.shape();
   task.classes = shape.regression ? 0 : shape.classes > 0 ? shape.classes : shape.tokens.vocabulary;
   task.config = model.to_json(c.dtype);
+  if (c.use_peft) task.adapter = adapter_config(c);
   task.files.merge(model.files());
   task.network = builder_of(model.clone());
   std::unique_ptr<ModelConfig> smallest = model.clone();

@@ -10,8 +10,7 @@
 #include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
-#include "compact/io/model_weights.h"
-#include "compact/tasks/load_weights.h"
+#include "compact/tasks/adapters.h"
 
 namespace compact {
 namespace {
@@ -76,7 +75,7 @@ std::optional<double> BestModel::better(const EvalResult& result, const RunState
 
 bool BestModel::keep(double value, const Network& network, RunState& s, Console& console) const {
   const auto fill = [&](const std::filesystem::path& folder) {
-    write_model_folder(folder, network.named_tensors(), task_.config);
+    write_trained(folder, task_, network);
     write_files_atomically(folder, task_.files);
     write_json(folder / kFile, {{"step", s.step}, {"metric", metric_}, {"value", value}});
   };
@@ -89,6 +88,6 @@ bool BestModel::keep(double value, const Network& network, RunState& s, Console&
   return true;
 }
 
-void BestModel::load(Network& network) const { load_weights(network, folder_); }
+void BestModel::load(Network& network) const { load_trained(network, folder_); }
 
 }  // namespace compact

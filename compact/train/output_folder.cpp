@@ -29,6 +29,8 @@ bool ours(const std::string& name) {
                            "memory.txt",
                            "config.json",
                            "model.safetensors",
+                           "adapter_config.json",
+                           "adapter_model.safetensors",
                            "tokenizer_config.json",
                            "tokenizer.model",
                            "tokenizer.json",

@@ -86,11 +86,10 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
   if (group.size() == 1) return;
   std::string digests;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    const at::Tensor bytes = tensor.detach().cpu().contiguous();
-    digests += name + " " +
-               xxh3({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}) + "\n";
+    digests += name + " " + digest_of(tensor) + "\n";
   };
   for (const auto& [name, tensor] : network.named_tensors()) add(name, tensor);
+  for (const auto& [name, tensor] : network.adapter_tensors()) add(name, tensor);
   for (const auto& [name, tensor] : optimizer.state(Optimizer::Part::kCommon).tensors)
     add(name, tensor);
   check_same(group, "set of weights or optimizer state", digests);

@@ -8,7 +8,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
-#include "compact/io/model_weights.h"
+#include "compact/tasks/adapters.h"
 
 namespace compact {
 
@@ -56,7 +56,7 @@ std::string result_line(const RunState& s, const RunFigures& figures) {
 }
 
 void write_model(const TrainConfig& config, const Task& task, const Network& network) {
-  write_model_folder(config.output_dir, network.named_tensors(), task.config);
+  write_trained(config.output_dir, task, network);
 }
 
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,

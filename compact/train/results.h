@@ -39,7 +39,7 @@ double typical_step_seconds(const RunFigures& figures);
 // The last line but one on the console.
 std::string result_line(const RunState& state, const RunFigures& figures);
 
-// Writes config.json and model.safetensors into output_dir.
+// Writes the model, or its adapters, into output_dir.
 void write_model(const TrainConfig& config, const Task& task, const Network& network);
 
 // Writes all_results.json there. What is measured in updates is left out where this process made

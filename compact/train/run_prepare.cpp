@@ -52,6 +52,7 @@ void Run::prepare() {
   restore(checkpoint);
   if (!plan_) make_plan(/*resumed=*/!checkpoint.empty());
   make_model();
+  take_over_base(s_, *model_, checkpoint);
   if (!checkpoint.empty()) resume(checkpoint);
   check_same(group_, "machine or path of products",
              cat(s_.machine, ", ", s_.matmul_path, ", ", gpu_name(device_)));

@@ -12,7 +12,11 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/config/option.h"
+#include "compact/io/adapter_folder.h"
 #include "compact/io/checkpoint.h"
+#include "compact/io/checksum.h"
+#include "compact/io/json_file.h"
+#include "compact/tasks/adapters.h"
 #include "compact/tasks/setup.h"
 #include "compact/train/plans.h"
 
@@ -63,7 +67,7 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
                      const OtherParts& other_parts) {
   OptimizerState state = optimizer.state();
   CheckpointContent content;
-  content.model = model.named_tensors();
+  content.model = trained_tensors(model);
   content.optimizer = std::move(state.tensors);
   content.optimizer_parts = other_parts ? s.ranks : 1;
   content.other_parts = other_parts;
@@ -73,6 +77,10 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
   content.trainer_state["data_checksum"] = checksum_text(task.checksum);
   content.trainer_state["config"] = json::parse(config_json(config));
   content.texts["policy.txt"] = policy.str();
+  if (!task.adapter.is_null()) {
+    content.adapters = true;
+    content.texts[kAdapterConfig] = json_text(adapter_config(task, model), kAdapterConfig);
+  }
   content.texts.insert(task.files.begin(), task.files.end());
   return save_checkpoint(config.output_dir, s.step, content).string();
 }
@@ -195,10 +203,26 @@ Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
   return stored_policy(open, checkpoint);
 }
 
+std::string digest_of(const at::Tensor& tensor) {
+  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  return xxh3({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
+}
+
+void take_over_base(RunState& s, const Network& model, const std::string& checkpoint) {
+  if (model.adapter_tensors().empty()) return;
+  std::string digests;
+  for (const auto& [name, tensor] : model.named_tensors()) digests += digest_of(tensor) + "\n";
+  const std::string before = std::exchange(s.base, xxh3(digests));
+  COMPACT_CHECK(checkpoint.empty() || before == s.base,
+                "the weights of --model_name_or_path are "
+                "not those beside which the adapters of ",
+                checkpoint, " were trained");
+}
+
 void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer) {
   at::NoGradGuard no_grad;
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
-  for (auto& [name, tensor] : model.named_tensors()) open.model.read_into(name, tensor);
+  for (auto& [name, tensor] : trained_tensors(model)) open.model.read_into(name, tensor);
   StoredState state;
   for (const SafetensorsFile& part : open.optimizer) {
     for (const TensorEntry& entry : part.entries()) {

@@ -47,6 +47,12 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, in
 Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
                       std::vector<std::string>& warnings);
 
+// An XXH3 of a tensor's bytes.
+std::string digest_of(const at::Tensor& tensor);
+// Throws InputError where adapters are to go on beside other weights than those of `state`, which
+// says from then on which they are.
+void take_over_base(RunState& state, const Network& model, const std::string& checkpoint);
+
 // Loads weights and optimizer.
 void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer);
 

@@ -5,7 +5,7 @@ namespace compact::kernels {
 namespace {
 
 const Distribution kDistributions[] = {Distribution::kNormal, Distribution::kRademacher,
-                                       Distribution::kSparse};
+                                       Distribution::kSparse, Distribution::kUniform};
 
 // Moments of 400,000 values within five standard errors: a right program fails this for fewer than
 // one key in a hundred thousand, and the keys are fixed.
@@ -23,7 +23,9 @@ TEST(Draw, HasTheMomentsOfItsDistribution) {
         fourth += v * v * v * v / count;
         if (i > 0) lag += v * x[i - 1] / 2 / count;
       }
-      const double kurtosis = d == Distribution::kRademacher ? 1 : 3;
+      const double kurtosis = d == Distribution::kRademacher ? 1
+                              : d == Distribution::kUniform  ? 1.8
+                                                             : 3;
       const double unit = 5 / std::sqrt(static_cast<double>(count));
       EXPECT_NEAR(mean, 0, unit) << backend->name;
       EXPECT_NEAR(square, 1, unit * std::sqrt(kurtosis - 1) + 1e-6) << backend->name;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the C++ halves of tests/models/*.py share. In the folder COMPACT_EXCHANGE they read
 // config.json, model.safetensors and input.safetensors (inputs, targets, scale f64 []) and write
-// output.safetensors: loss, logits, gradients by the names of the weights.
+// output.safetensors: loss, logits, gradients by the names of the weights; beside an
+// adapter_config.json those of adapters alone.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,9 +32,12 @@ inline void write_outputs(Network& model, const at::Tensor& logits, const at::Te
                           const std::filesystem::path& folder) {
   loss.backward();
   const at::NoGradGuard no_grad;
-  for (Parameter* p : model.parameters()) p->weight.copy_(p->weight.grad());
+  for (Parameter* p : model.trained()) p->weight.copy_(p->weight.grad());
   NamedTensors output{{"logits", logits}, {"loss", loss.detach()}};
-  for (auto& [name, t] : model.named_tensors()) output.emplace_back(name, t);
+  const NamedTensors adapters = model.adapter_tensors();
+  for (auto& [name, t] : adapters.empty() ? model.named_tensors() : adapters) {
+    output.emplace_back(name, t);
+  }
   write_safetensors(folder / "output.safetensors", output);
 }
 

@@ -45,10 +45,22 @@ TEST(Exchange, LossLogitsAndGradients) {
   ModelShape shape = config->shape();
   shape.dropout = 0;  // whose bits are ours
   config->fit(shape);
-  const std::unique_ptr<Network> network = config->build(
-      Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), {.max_length = ids.size(1)});
+  NetworkOptions options = {.max_length = ids.size(1)};
+  const std::filesystem::path adapters = folder / "adapter_config.json";
+  if (std::filesystem::exists(adapters)) {
+    const nlohmann::json said = read_json(adapters);
+    options.lora = {.rank = said["r"], .alpha = said["lora_alpha"], .rslora = said["use_rslora"]};
+    if (said["target_modules"].size() < 4) options.lora.targets = said["target_modules"];
+  }
+  const std::unique_ptr<Network> network =
+      config->build(Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), options);
   auto& model = dynamic_cast<LanguageModel&>(*network);
   read_weights(model, folder);
+  if (options.lora.rank > 0) {
+    const at::NoGradGuard no_grad;
+    const SafetensorsFile file(folder / "adapter_model.safetensors");
+    for (auto& [name, t] : model.adapter_tensors()) file.read_into(name, t);
+  }
   if (const std::string to = std::getenv("COMPACT_EXCHANGE_MODEL"); !to.empty()) {
     write_model_folder(to, model.named_tensors(), config->to_json("float32"));
   }

@@ -35,7 +35,7 @@ struct Adapted {
       adapters.push_back(leaf({out, 2}, of_adapters));
     }
     segment.add(adapted_linear_stage({.bias = bias, .parts = 2},
-                                     {{0, 0.5, dropout}, {1, 2, dropout}, {1, -1, dropout}}));
+                                     {{0, 0.5, dropout}, {4, 2, dropout}, {4, -1, dropout}}));
     segment.finish();
   }
   at::Tensor run(const SegmentPass& pass = {}, SegmentReport* report = nullptr) {

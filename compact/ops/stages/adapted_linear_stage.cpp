@@ -53,7 +53,10 @@ class Sum {
 class AdaptedLinearStage final : public Stage {
  public:
   AdaptedLinearStage(const LinearOptions& options, std::vector<LowRankAdapter> adapters)
-      : linear_(linear_stage(options)), parts_(options.parts), adapters_(std::move(adapters)) {}
+      : linear_(linear_stage(options)),
+        parts_(options.parts),
+        zeros_(options.zeros),
+        adapters_(std::move(adapters)) {}
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override {
@@ -136,10 +139,7 @@ class AdaptedLinearStage final : public Stage {
   }
   // The columns that adapter i adds to.
   at::Tensor part_of(const at::Tensor& rows, Weights weights, size_t i) const {
-    const auto part = static_cast<size_t>(adapters_[i].part);
-    int64_t first = 0;
-    for (size_t j = 0; j < part; ++j) first += weights[j].value.size(0);
-    return rows.narrow(1, first, weights[part].value.size(0));
+    return rows.narrow(1, adapters_[i].first, b_of(weights, i).size(0));
   }
   bool drops(const SegmentPass& pass, size_t i) const {
     return pass.training && adapters_[i].dropout > 0;
@@ -190,12 +190,13 @@ class AdaptedLinearStage final : public Stage {
       if (want_b) gb.add(g.t(), own.mm(a.t()), scale);
     });
     back.gparameters[place] = ga.value();
+    if (want_a && zeros_ > 0) back.gparameters[place].narrow(1, a.size(1) - zeros_, zeros_).zero_();
     back.gparameters[place + 1] = gb.value();
     return back.want_input ? hidden : at::Tensor();
   }
 
   std::shared_ptr<const Stage> linear_;
-  int64_t parts_;
+  int64_t parts_, zeros_;
   std::vector<LowRankAdapter> adapters_;
 };
 

@@ -44,10 +44,10 @@ struct LinearOptions {
 // sketch.
 std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
 
-// What is added to the part of y that one weight makes: scale dropout(x) A^T B^T, with A [rank, in]
+// What is added to as many columns of y as B has rows: scale dropout(x) A^T B^T, with A [rank, in]
 // and B [out, rank]; `dropout` is the probability, in training.
 struct LowRankAdapter {
-  int64_t part = 0;  // which of the weights
+  int64_t first = 0;  // of these columns
   double scale = 1, dropout = 0;
 };
 // A linear stage with adapters, whose A and B come after its own parameters. They may have another

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/apps/merge.h"
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
+#include "compact/io/adapter_folder.h"
+#include "compact/io/json_file.h"
+#include "compact/io/model_weights.h"
+#include "compact/tasks/load_weights.h"
+#include "compact/train/kept_files.h"
+
+namespace compact {
+
+void merge(const std::string& from, const std::string& given_base, const std::string& output,
+           std::vector<std::string>& warnings) {
+  namespace fs = std::filesystem;
+  COMPACT_CHECK(!from.empty() && !output.empty(),
+                "--model_name_or_path DIR and --output_dir DIR are needed");
+  COMPACT_CHECK(has_adapters(from), "--model_name_or_path ", from, ": has no ", kAdapterFile,
+                ", so it is no folder of adapters");
+  std::error_code ignored;
+  COMPACT_CHECK(!fs::exists(output, ignored) || fs::is_empty(output, ignored), "--output_dir ",
+                output, ": is not empty; give another");
+  AdapterFolder adapters(from);
+  const std::string base = given_base.empty() ? base_of(from, adapters) : given_base;
+  const ModelWeights weights(base);
+  weights.verify();
+  NamedTensors model;
+  for (const std::string& name : weights.names()) {
+    model.emplace_back(name, weights.read(name));
+    adapters.add(name, model.back().second);
+  }
+  adapters.check_all_added();
+  make_folders(output);
+  write_files_atomically(output, kept_files(base, {}, /*own_tokenizer=*/true, warnings));
+  write_model_folder(output, model, read_json(fs::path(base) / "config.json"));
+}
+
+}  // namespace compact

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/io/adapter_folder.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/io/config_keys.h"
+#include "compact/io/json_file.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = kAdapterPrefix, kA = ".lora_A.weight", kB = ".lora_B.weight";
+
+std::string tensor_name(const std::string& module, std::string_view end) {
+  return cat(kPrefix, module, end);
+}
+
+}  // namespace
+
+AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterFile) {
+  const std::string where = (folder / kAdapterConfig).string();
+  const nlohmann::json config = read_json(where);
+  const ConfigKeys keys(config, where);
+  COMPACT_CHECK(keys.text("peft_type", "") == "LORA", where, ": peft_type must be LORA");
+  COMPACT_CHECK(keys.text("bias", "none") == "none", where, ": bias must be none");
+  for (const char* key : {"use_dora", "modules_to_save", "rank_pattern", "alpha_pattern",
+                          "layer_replication", "trainable_token_indices", "lora_bias"}) {
+    const nlohmann::json* value = keys.find(key);
+    const bool off = !value || value->empty() || *value == false;
+    COMPACT_CHECK(off, where, ": ", key, " is not read, is ", value->dump());
+  }
+  base_ = keys.text("base_model_name_or_path", "");
+  alpha_ = keys.number("lora_alpha", 8);
+  COMPACT_CHECK(std::isfinite(alpha_), where, ": lora_alpha must be finite");
+  rslora_ = keys.flag("use_rslora", false);
+  transposed_ = keys.flag("fan_in_fan_out", false);
+  file_.verify();
+  for (const TensorEntry& entry : file_.entries()) {
+    const bool a = entry.name.ends_with(kA);
+    COMPACT_CHECK(entry.name.starts_with(kPrefix) && (a || entry.name.ends_with(kB)),
+                  file_.path().string(), ": must have A and B of modules alone, has `", entry.name,
+                  "`");
+    const std::string module = entry.name.substr(
+        kPrefix.size(), entry.name.size() - kPrefix.size() - (a ? kA : kB).size());
+    const std::string other = tensor_name(module, a ? kB : kA);
+    COMPACT_CHECK(file_.contains(other), file_.path().string(), ": has no tensor `", other, "`");
+    const std::vector<int64_t>&mine = entry.shape, &its = file_.entry(other).shape;
+    COMPACT_CHECK(mine.size() == 2 && its.size() == 2 && mine[a ? 0 : 1] == its[a ? 1 : 0] &&
+                      mine[a ? 0 : 1] > 0,
+                  file_.path().string(), ": A and B of `", module,
+                  "` must be [rank, in] and [out, rank]");
+    added_[module] = false;
+  }
+}
+
+void AdapterFolder::add(const std::string& name, const at::Tensor& weight) {
+  constexpr std::string_view kEnd = ".weight";
+  if (!name.ends_with(kEnd)) return;
+  const auto found = added_.find(name.substr(0, name.size() - kEnd.size()));
+  if (found == added_.end()) return;
+  const at::NoGradGuard no_grad;
+  const auto read = [&](std::string_view end) {
+    return file_.read(tensor_name(found->first, end)).to(at::kFloat);
+  };
+  const at::Tensor a = read(kA);
+  const auto rank = static_cast<double>(a.size(0));
+  at::Tensor delta = read(kB).mm(a).mul_(alpha_ / (rslora_ ? std::sqrt(rank) : rank));
+  if (transposed_) delta = delta.t();
+  COMPACT_CHECK(weight.sizes() == delta.sizes(), file_.path().string(), ": the adapter of `",
+                found->first, "` is for another shape than that of the model");
+  weight.copy_(weight.to(at::kFloat).add(delta.to(weight.device())));
+  found->second = true;
+}
+
+void AdapterFolder::check_all_added() const {
+  for (const auto& [module, added] : added_) {
+    COMPACT_CHECK(added, file_.path().string(), ": has an adapter of `", module,
+                  "`, which the model lacks");
+  }
+}
+
+void write_adapter_folder(const fs::path& folder, const NamedTensors& adapters,
+                          const nlohmann::json& config) {
+  write_json(folder / kAdapterConfig, config);
+  write_safetensors(folder / kAdapterFile, adapters, kModelMetadata);
+}
+
+}  // namespace compact

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LoRA's adapters: trained beside peft, planned, resumed, evaluated, generated from, merged, loaded in peft."""
+import json
+import os
+import re
+import sys
+import unittest
+
+from _program import InFolder, run
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import transformers
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from safetensors.torch import load_file
+except ImportError as error:
+    print(f"SKIP: {error}")
+    sys.exit(77)
+
+transformers.utils.logging.disable_progress_bar()
+TEXT = "".join(chr(33 + i * i % 90) for i in range(32))
+FLAGS = ["--tokenizer=bytes", "--block_size=32", "--per_device_train_batch_size=2", "--max_steps=6", "--logging_steps=1",
+         "--validation_split=0", "--device=cpu", "--lora_dropout=0", "--learning_rate=1e-2",
+         "--lr_scheduler_type=constant", "--max_grad_norm=0", "--use_peft=true"]  # fmt: skip
+
+
+class Adapters(InFolder):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(1)
+        config = transformers.LlamaConfig(
+            hidden_size=32, intermediate_size=45, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            vocab_size=257, max_position_embeddings=64, bos_token_id=None, eos_token_id=256,
+            pad_token_id=None, initializer_range=0.1)  # fmt: skip
+        self.base = self.folder / "base"
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(self.base)
+        self.text = self.folder / "text.txt"
+        self.text.write_text(TEXT * 40 + TEXT[:30])  # of which 40 blocks are made, all alike
+
+    def done(self, *arguments):
+        done = run(*arguments, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def refused(self, *arguments):
+        done = run(*arguments, cwd=self.folder)
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        return done.stderr
+
+    def flags(self, out, *more):
+        given = {flag.split("=")[0] for flag in more}
+        usual = [f"--model_name_or_path={self.base}", f"--train_file={self.text}", f"--output_dir={out}",
+                 f"--cache_dir={self.folder / 'cache'}", *FLAGS]  # fmt: skip
+        return [f for f in usual if f.split("=")[0] not in given] + list(more)
+
+    def train(self, out, *more):
+        return self.done("train", *self.flags(self.folder / out, *more))
+
+    def losses(self, out):
+        rows = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+        return [row["loss"] for row in rows if "loss" in row]
+
+    def model(self):
+        return transformers.AutoModelForCausalLM.from_pretrained(self.base)
+
+    def test_losses_are_those_of_peft(self):
+        """From the same A, over steps of AdamW; the base stays as it was."""
+        for more in (["--lora_r=3"], ["--lora_target_modules", "q_proj", "v_proj", "--use_rslora=true", "--lora_alpha=5"]):
+            with self.subTest(more):
+                start, out = f"start-{len(more)}", f"out-{len(more)}"
+                self.train(start, *more, "--learning_rate=0")
+                self.train(out, *more)
+                model = PeftModel.from_pretrained(self.model(), self.folder / start, is_trainable=True)
+                trained = [p for p in model.parameters() if p.requires_grad]
+                optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0)
+                ids = torch.tensor([list(TEXT.encode())] * 2)
+                labels = torch.tensor([list((TEXT[1:] + TEXT[0]).encode())] * 2)
+                said = self.losses(out)
+                for step, loss in enumerate(said):
+                    logits = model(ids).logits
+                    own = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+                    self.assertAlmostEqual(own.item(), loss, delta=2e-5 * loss, msg=f"step {step}")
+                    own.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                self.assertLess(said[-1], said[0] - 0.1)
+
+    def test_planned_is_measured_and_the_folder_is_pefts(self):
+        for preset in ("off", "exact", "recompute", "gact-l1"):
+            for dtype in ("float32", "bfloat16"):
+                with self.subTest(preset, dtype=dtype):
+                    out = self.folder / f"{preset}-{dtype}"
+                    self.train(out.name, f"--preset={preset}", f"--dtype={dtype}", "--lora_dropout=0.1")
+                    table = (out / "memory.txt").read_text()
+                    row = re.search(r"^  peak +([\d,]+) +([\d,]+) +([+-]\d+)$", table, re.M)
+                    if row:
+                        planned, measured = (int(row[i].replace(",", "")) for i in (1, 2))
+                        self.assertLessEqual(abs(measured - planned), 2**14, table)
+                    self.assertFalse((out / "model.safetensors").exists())
+                    model = PeftModel.from_pretrained(self.model(), out)
+                    named = {n.replace(".default", "") for n, _ in model.named_parameters() if "lora_" in n}
+                    self.assertEqual(named, set(load_file(out / "adapter_model.safetensors")))
+
+    def test_resumed_is_uninterrupted(self):
+        for more in ([], ["--dtype=bfloat16", "--optim=muon", "--lora_dropout=0.1"]):
+            whole, part = f"whole-{len(more)}", f"part-{len(more)}"
+            self.train(whole, *more)
+            self.train(part, *more, "--save_steps=3")
+            expected = (self.folder / whole / "adapter_model.safetensors").read_bytes()
+            resume = f"--resume_from_checkpoint={self.folder / part}/checkpoint-3"
+            self.train(part, *more, resume)
+            self.assertEqual((self.folder / part / "adapter_model.safetensors").read_bytes(), expected)
+            saved = self.folder / part / "checkpoint-3"
+            PeftModel.from_pretrained(self.model(), saved)  # is a folder of peft's, too
+            self.assertFalse((saved / "model.safetensors").exists())
+            if more:
+                continue
+            other = self.model()
+            other.model.layers[0].mlp.up_proj.weight.data.add_(1e-3)
+            kept = self.base
+            self.base = self.folder / "other"
+            other.save_pretrained(self.base)
+            said = self.refused("train", *self.flags(self.folder / part, resume))
+            self.assertIn("are not those beside which the adapters of", said)
+            self.base = kept
+
+    def test_evaluated_generated_from_and_merged(self):
+        self.train("out", "--load_best_model_at_end=true", f"--validation_file={self.text}", "--eval_steps=2")
+        out, results = self.folder / "out", json.loads((self.folder / "out/all_results.json").read_text())
+        evaluate = ["eval", f"--validation_file={self.text}", "--block_size=32", "--device=cpu", "--json=eval.json",
+                    f"--cache_dir={self.folder / 'cache'}"]  # fmt: skip
+        def loss_of(folder):
+            self.done(*evaluate, f"--model_name_or_path={folder}", "--tokenizer=bytes")
+            return json.loads((self.folder / "eval.json").read_text())["eval_loss"]
+        self.assertAlmostEqual(loss_of(out), results["eval_loss"], delta=1e-5)
+        self.assertGreater(loss_of(self.base), results["eval_loss"] + 0.1)
+        self.done("merge", f"--model_name_or_path={out}", "--output_dir=merged")
+        merged = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "merged")
+        whole = PeftModel.from_pretrained(self.model(), out).merge_and_unload()
+        for (name, one), (other, two) in zip(merged.named_parameters(), whole.named_parameters(), strict=True):
+            self.assertEqual(name, other)
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+        self.assertAlmostEqual(loss_of(self.folder / "merged"), results["eval_loss"], delta=1e-5)
+        prompt = ["generate", "--prompt=abc", "--max_new_tokens=9", "--temperature=0", "--tokenizer=bytes"]
+        texts = [self.done(*prompt, f"--model_name_or_path={f}").stdout for f in (out, self.folder / "merged")]
+        self.assertEqual(*texts)
+        self.assertIn("is not empty", self.refused("merge", f"--model_name_or_path={out}", "--output_dir=merged"))
+
+    def test_adapters_of_peft_are_merged(self):
+        """Of another family, and what cannot be added is refused."""
+        torch.manual_seed(2)
+        config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64, n_positions=16)
+        base = self.folder / "gpt2"
+        transformers.GPT2LMHeadModel(config).save_pretrained(base)
+        def adapted(out, **more):
+            torch.manual_seed(3)
+            lora = LoraConfig(r=2, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True, **more)
+            model = get_peft_model(transformers.GPT2LMHeadModel.from_pretrained(base), lora)
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.data.normal_()
+            model.save_pretrained(self.folder / out)
+            return model
+        merge = ["merge", f"--base_model={base}"]
+        want = adapted("plain", use_rslora=True).merge_and_unload()
+        self.done(*merge, "--model_name_or_path=plain", "--output_dir=whole")
+        got = dict(transformers.GPT2LMHeadModel.from_pretrained(self.folder / "whole").named_parameters())
+        for name, parameter in want.named_parameters():
+            torch.testing.assert_close(got[name], parameter, rtol=0, atol=1e-6)
+        for key, more in (("use_dora", dict(use_dora=True)), ("bias", dict(bias="all")),
+                          ("rank_pattern", dict(rank_pattern={"c_attn": 3})),
+                          ("modules_to_save", dict(modules_to_save=["wte"]))):  # fmt: skip
+            adapted(key, **more)
+            said = self.refused(*merge, f"--model_name_or_path={key}", "--output_dir=not")
+            self.assertIn(key, said)
+        other = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=64, n_positions=16)
+        lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+        get_peft_model(transformers.GPT2LMHeadModel(other), lora).save_pretrained(self.folder / "other")
+        self.assertIn("is for another shape", self.refused(*merge, "--model_name_or_path=other", "--output_dir=not"))
+
+    def test_plans(self):
+        plan = ["--preset=exact", "--json=plan.json", "--per_device_train_batch_size=1", "--block_size=64"]
+        def planned(*more):
+            self.done("plan", "--model=llama-60m", *plan, *more)
+            return json.loads((self.folder / "plan.json").read_text())["peak_bytes"]
+        whole, adapters = planned(), planned("--use_peft=true")
+        self.assertLess(adapters, whole / 2)  # no moments and gradients of 60 M parameters
+        few = planned("--use_peft=true", "--lora_target_modules", "q_proj")
+        self.assertLess(few, adapters)
+        budget = ["--preset=auto", f"--budget={adapters * 3 // 2}B", "--allow=quantize"]
+        self.done("plan", "--model=llama-60m", "--use_peft=true", "--json=plan.json", *budget)
+
+    def test_what_cannot_be_is_refused(self):
+        def of(*more):
+            return self.refused("train", *self.flags(self.out, *more))
+        self.assertIn("the model has no `c_attn`; its products are q_proj, k_proj,", of("--lora_target_modules=c_attn"))
+        self.assertIn("must be names as q_proj", of("--lora_target_modules", "all-linear", "q_proj"))
+        self.assertIn("beside adapters (--use_peft) no gradient is projected", of("--preset=compact"))
+        self.assertIn("must be a folder with weights", self.refused(
+            "train", *self.flags(self.out, "--model=llama-tiny")[1:]))  # fmt: skip
+        self.assertIn("--lora_dropout must be in [0, 1)", of("--lora_dropout=1"))
+        config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=257, n_positions=64)
+        transformers.GPT2LMHeadModel(config).save_pretrained(self.folder / "gpt2")
+        self.assertIn("are for decoders of LLaMA's", of(f"--model_name_or_path={self.folder / 'gpt2'}"))
+        self.train("once", "--max_steps=1")
+        self.assertIn("has adapters already", of(f"--model_name_or_path={self.folder / 'once'}"))
+
+
+if __name__ == "__main__":
+    unittest.main()
