@@ -30,15 +30,20 @@ void merge(const std::string& from, const std::string& given_base, const std::st
   const std::string base = given_base.empty() ? base_of(from, adapters) : given_base;
   const ModelWeights weights(base);
   weights.verify();
-  NamedTensors model;
+  std::vector<TensorEntry> entries;
+  for (const std::string& name : weights.names()) entries.push_back(weights.entry(name));
+  make_folders(output);
+  // One tensor at a time; the file is there once it is whole.
+  SafetensorsWriter writer(fs::path(output) / "model.safetensors", entries, kModelMetadata);
   for (const std::string& name : weights.names()) {
-    model.emplace_back(name, weights.read(name));
-    adapters.add(name, model.back().second);
+    const at::Tensor tensor = weights.read(name);
+    adapters.add(name, tensor);
+    writer.add(name, tensor);
   }
   adapters.check_all_added();
-  make_folders(output);
   write_files_atomically(output, kept_files(base, {}, /*own_tokenizer=*/true, warnings));
-  write_model_folder(output, model, read_json(fs::path(base) / "config.json"));
+  write_json(fs::path(output) / "config.json", read_json(fs::path(base) / "config.json"));
+  writer.commit();
 }
 
 }  // namespace compact

@@ -29,8 +29,8 @@ OptionGroup options_of_machine() {
                "bfloat16: keep an f32 copy of weights; without it they are rounded stochastically"),
            .resume = kKept},
           {OPTION(optim_state_dtype,
-                  "type of moments; default: bfloat16 with bfloat16 weights without master, else "
-                  "float32"),
+                  "type of moments; default: bfloat16 with bfloat16 weights that are trained "
+                  "without master, else float32"),
            .choices = {types.begin(), types.end()}, .resume = kKept},
           {OPTION(matmul_precision, "highest: true f32 products; high: the fastest path"),
            .choices = {std::begin(kMatmulPrecisions), std::end(kMatmulPrecisions)}, .resume = kKept,

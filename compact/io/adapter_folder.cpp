@@ -70,13 +70,16 @@ void AdapterFolder::add(const std::string& name, const at::Tensor& weight) {
   const auto read = [&](std::string_view end) {
     return file_.read(tensor_name(found->first, end)).to(at::kFloat);
   };
-  const at::Tensor a = read(kA);
+  const at::Tensor a = read(kA), b = read(kB);
+  COMPACT_CHECK(weight.dim() == 2, file_.path().string(), ": the adapter of `", found->first,
+                "` is for a matrix");
+  const at::Tensor matrix = transposed_ ? weight.t() : weight;
+  COMPACT_CHECK(matrix.sizes() == at::IntArrayRef({b.size(0), a.size(1)}), file_.path().string(),
+                ": the adapter of `", found->first,
+                "` is for another shape than that of the model");
   const auto rank = static_cast<double>(a.size(0));
-  at::Tensor delta = read(kB).mm(a).mul_(alpha_ / (rslora_ ? std::sqrt(rank) : rank));
-  if (transposed_) delta = delta.t();
-  COMPACT_CHECK(weight.sizes() == delta.sizes(), file_.path().string(), ": the adapter of `",
-                found->first, "` is for another shape than that of the model");
-  weight.copy_(weight.to(at::kFloat).add(delta.to(weight.device())));
+  const at::Tensor delta = b.mm(a).mul_(alpha_ / (rslora_ ? std::sqrt(rank) : rank));
+  matrix.copy_(matrix.to(at::kFloat).add(delta.to(weight.device())));
   found->second = true;
 }
 

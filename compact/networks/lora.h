@@ -10,7 +10,7 @@
 
 namespace compact {
 
-// Of a product y = x W^T: y += scale() dropout(x) A^T B^T, where W and all else are frozen.
+// A product y = x W^T becomes y + scale() dropout(x) A^T B^T, where W and all else are frozen.
 struct Lora {
   int64_t rank = 0;  // of A [rank, in] and B [out, rank]; 0: there are no adapters
   double alpha = 32, dropout = 0;

@@ -34,6 +34,9 @@ void check_adapters(const TrainConfig& c) {
   COMPACT_CHECK(task_named(c.task).use == ModelUse::kTokens,
                 "--use_peft is for decoders (language-modeling, prompt-completion), --task is ",
                 c.task);
+  COMPACT_CHECK(!c.master_weights,
+                "--master_weights: adapters are float32, their own master; the weights beside them "
+                "are frozen");
   COMPACT_CHECK(!c.lora_target_modules.empty(), "--lora_target_modules must name some products");
   for (const std::string& target : c.lora_target_modules) {
     COMPACT_CHECK(!target.empty() && target.find('.') == target.npos &&

@@ -52,14 +52,16 @@ void check_model_folder(const std::string& folder) {
 
 bool has_weights(const std::string& folder) {
   const std::filesystem::path path(folder);
-  return std::filesystem::exists(path / "model.safetensors") ||
-         std::filesystem::exists(path / "model.safetensors.index.json") || has_adapters(folder);
+  return std::ranges::any_of(
+      std::array{"model.safetensors", "model.safetensors.index.json", kAdapterFile},
+      [&](const char* name) { return std::filesystem::exists(path / name); });
 }
 
 bool has_adapters(const std::string& folder) {
   const std::filesystem::path path(folder);
   return std::filesystem::exists(path / kAdapterFile) &&
-         !std::filesystem::exists(path / "model.safetensors");
+         !std::filesystem::exists(path / "model.safetensors") &&
+         !std::filesystem::exists(path / "model.safetensors.index.json");
 }
 
 std::string base_of(const std::string& folder, const AdapterFolder& adapters) {

@@ -116,7 +116,8 @@ int64_t evaluation_interval(const TrainConfig& c, int64_t ranks, int64_t samples
 OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
                                    std::shared_ptr<Group> group) {
   std::string state = c.optim_state_dtype;
-  if (state.empty()) state = c.dtype == "bfloat16" && !c.master_weights ? "bfloat16" : "float32";
+  if (state.empty())
+    state = c.dtype == "bfloat16" && !c.master_weights && !c.use_peft ? "bfloat16" : "float32";
   state = state == "float8" ? "f8" : state == "bfloat16" ? "bf16" : "f32";
   OptimizerOptions options;
   options.kind = &optimizer_named(c.optim);

@@ -55,6 +55,28 @@ def model_index():
     yield "kinds", json.dumps({"weight_map": {"a": [1]}}).encode()
 
 
+def adapter():
+    lora = {"peft_type": "LORA", "lora_alpha": 4, "use_rslora": False, "base_model_name_or_path": "x"}
+    for key, value in {"sound": None, "peft_type": "IA3", "bias": "all", "use_dora": True, "rank_pattern": {"q": 3},
+                       "lora_alpha": 1e999, "use_rslora": 1, "base_model_name_or_path": [1],
+                       "modules_to_save": ["head"]}.items():  # fmt: skip
+        yield key, b"\0" + json.dumps(lora if key == "sound" else lora | {key: value}).encode()
+    a, b = (f"base_model.model.q.lora_{x}.weight" for x in "AB")
+    def file(a_shape, b_shape, names=(a, b)):
+        ends = [0]
+        for rows, columns in (a_shape, b_shape):
+            ends.append(ends[-1] + 4 * rows * columns)
+        shapes = zip(names, (a_shape, b_shape), ends, ends[1:])
+        header = {name: tensor("F32", shape, (begin, end)) for name, shape, begin, end in shapes}
+        return b"\1" + tensors(header, bytes(ends[-1]))
+    yield "tensors", file((2, 3), (4, 2))
+    yield "ranks", file((2, 3), (4, 1))
+    yield "no_rank", file((0, 3), (4, 0))
+    yield "other_shape", file((2, 3), (5, 2))
+    yield "alone", file((2, 3), (4, 2), (a, a + "x"))
+    yield "short_name", file((2, 3), (4, 2), (".lora_A.weight", "base_model.model..lora_B.weight"))
+
+
 def checkpoint():
     state = {
         "step": 7,

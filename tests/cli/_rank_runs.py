@@ -84,9 +84,9 @@ class RankRuns(InFolder):
         self.said = done[0][1]
         return out
 
-    def same(self, flags, evaluated=True, alike=True):
+    def same(self, flags, evaluated=True, alike=True, file="model.safetensors"):
         one, two = (self.finished(flags, size, f"on{size}") for size in (1, 2))
-        self.assertEqual(weights(one / "model.safetensors"), weights(two / "model.safetensors"))
+        self.assertEqual(weights(one / file), weights(two / file))
         rows = [[r[: 4 if evaluated else 3] for r in losses(folder)] for folder in (one, two)]
         self.assertEqual(*rows)
         self.as_planned(two, 2, alike)

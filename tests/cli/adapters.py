@@ -148,7 +148,7 @@ class Adapters(InFolder):
         self.assertIn("is not empty", self.refused("merge", f"--model_name_or_path={out}", "--output_dir=merged"))
 
     def test_adapters_of_peft_are_merged(self):
-        """Of another family, and what cannot be added is refused."""
+        """Another family, too; what cannot be added is refused."""
         torch.manual_seed(2)
         config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64, n_positions=16)
         base = self.folder / "gpt2"
@@ -174,6 +174,12 @@ class Adapters(InFolder):
             adapted(key, **more)
             said = self.refused(*merge, f"--model_name_or_path={key}", "--output_dir=not")
             self.assertIn(key, said)
+        said = self.refused("eval", "--model_name_or_path=plain", f"--validation_file={self.text}")
+        self.assertIn("`compact merge` makes a model of them", said)
+        base.rename(self.folder / "moved")
+        said = self.refused("merge", "--model_name_or_path=plain", "--output_dir=not")
+        self.assertIn("base_model_name_or_path must be the folder of a model with weights, is", said)
+        merge = ["merge", f"--base_model={self.folder / 'moved'}"]
         other = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=64, n_positions=16)
         lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
         get_peft_model(transformers.GPT2LMHeadModel(other), lora).save_pretrained(self.folder / "other")
@@ -199,6 +205,7 @@ class Adapters(InFolder):
         self.assertIn("beside adapters (--use_peft) no gradient is projected", of("--preset=compact"))
         self.assertIn("must be a folder with weights", self.refused(
             "train", *self.flags(self.out, "--model=llama-tiny")[1:]))  # fmt: skip
+        self.assertIn("--master_weights: adapters are float32", of("--master_weights=true", "--dtype=bfloat16"))
         self.assertIn("--lora_dropout must be in [0, 1)", of("--lora_dropout=1"))
         config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=257, n_positions=64)
         transformers.GPT2LMHeadModel(config).save_pretrained(self.folder / "gpt2")

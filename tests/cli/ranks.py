@@ -38,6 +38,14 @@ class SeveralRanks(RankRuns):
             with self.subTest(name):
                 self.same(self.text("--overwrite_output_dir=true", *more))
 
+    def test_adapters(self):
+        base = self.finished(self.text(steps=1), 1, "base")
+        flags = [f for f in self.text("--overwrite_output_dir=true") if not f.startswith("--model=")]
+        flags += [f"--model_name_or_path={base}", "--use_peft=true", "--learning_rate=1e-2"]
+        for more in (["--zero=1"], ["--zero=2", "--dtype=bfloat16"], ["--zero=3", "--optim=muon", "--save_steps=4"]):
+            with self.subTest(more):
+                self.same([*flags, *more], file="adapter_model.safetensors")
+
     def test_tied_head(self):
         folder = self.folder / "tied"
         folder.mkdir()

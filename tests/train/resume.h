@@ -66,7 +66,8 @@ inline void expect_bit_exact_resume(const TrainConfig& whole,
                                     bool late = false) {
   std::ostringstream console;
   ASSERT_EQ(train(whole, console), kExitOk) << console.str();
-  const std::string expected = slurp(whole.output_dir + "/model.safetensors");
+  const std::string file = whole.use_peft ? "/adapter_model.safetensors" : "/model.safetensors";
+  const std::string expected = slurp(whole.output_dir + file);
   ASSERT_FALSE(figures(whole.output_dir).empty());
   for (const auto& [step, micro] : stops) {
     TrainConfig part = whole;
@@ -74,10 +75,10 @@ inline void expect_bit_exact_resume(const TrainConfig& whole,
     TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; },
                      .late_results = late};
     ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
-    EXPECT_FALSE(std::filesystem::exists(part.output_dir + "/model.safetensors"));
+    EXPECT_FALSE(std::filesystem::exists(part.output_dir + file));
     part.resume_from_checkpoint = "latest";
     ASSERT_EQ(train(part, console, false, {.late_results = late}), kExitOk) << console.str();
-    EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
+    EXPECT_TRUE(slurp(part.output_dir + file) == expected) << step << " " << micro;
     EXPECT_EQ(figures(part.output_dir), figures(whole.output_dir));
   }
 }

@@ -89,6 +89,22 @@ INSTANTIATE_TEST_SUITE_P(
              {{"preset", "exact"}, {"dtype", "bfloat16"}, {"master_weights", "true"}}}),
     [](const auto& info) { return info.param.name; });
 
+TEST(ResumeAdapters, IsBitExact) {
+  const TemporaryFolder folder;
+  TrainConfig base = language_run(folder.path(), "base");
+  base.max_steps = 1;
+  std::ostringstream console;
+  ASSERT_EQ(train(base, console), kExitOk) << console.str();
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    TrainConfig whole = language_run(folder.path(), dtype);
+    whole.model_name_or_path = base.output_dir;
+    whole.use_peft = true;
+    whole.lora_r = 3;
+    whole.dtype = dtype;
+    expect_bit_exact_resume(whole, {{0, 0}, {3, 1}, {4, 0}});
+  }
+}
+
 // Bits that come out as they would have been: measuring changed neither weights nor data nor noise.
 TEST(AdaptiveBits, ProbesLeaveNoTrace) {
   const TemporaryFolder folder;
