@@ -119,10 +119,10 @@ void Block::adapt() {
     COMPACT_CHECK(!projected_.contains(product), "grad `", name_, ".", product,
                   "`: an adapter is trained in its place; set `full`");
     const Network::Affine& one = part == 0 ? all : all.others[static_cast<size_t>(part) - 1];
-    int64_t first = all.weight->weight.size(0);  // of the columns that the adapter adds to
-    if (part == 0) first = 0;
-    for (int64_t i = 1; i < part; ++i) {
-      first += all.others[static_cast<size_t>(i) - 1].weight->weight.size(0);
+    int64_t first = 0;  // of the columns that the adapter adds to
+    for (int64_t i = 0; i < part; ++i) {
+      const Network::Affine& before = i == 0 ? all : all.others[static_cast<size_t>(i) - 1];
+      first += before.weight->weight.size(0);
     }
     const std::string full = cat(product, kAdapter, all.adapters.size());
     const at::IntArrayRef sizes = one.weight->weight.sizes();

@@ -66,11 +66,9 @@ bool has_adapters(const std::string& folder) {
 
 std::string base_of(const std::string& folder, const AdapterFolder& adapters) {
   const std::string& base = adapters.base();
-  COMPACT_CHECK(!base.empty() && has_weights(base) && !has_adapters(base), folder, "/",
-                kAdapterConfig,
-                ": base_model_name_or_path must be the folder of a model with "
-                "weights, is `",
-                base, "`");
+  COMPACT_CHECK(
+      !base.empty() && has_weights(base) && !has_adapters(base), folder, "/", kAdapterConfig,
+      ": base_model_name_or_path must be the folder of a model with weights, is `", base, "`");
   return base;
 }
 

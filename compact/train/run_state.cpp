@@ -214,8 +214,7 @@ void take_over_base(RunState& s, const Network& model, const std::string& checkp
   for (const auto& [name, tensor] : model.named_tensors()) digests += digest_of(tensor) + "\n";
   const std::string before = std::exchange(s.base, xxh3(digests));
   COMPACT_CHECK(checkpoint.empty() || before == s.base,
-                "the weights of --model_name_or_path are "
-                "not those beside which the adapters of ",
+                "the weights of --model_name_or_path are not those beside which the adapters of ",
                 checkpoint, " were trained");
 }
 
