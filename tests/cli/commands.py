@@ -9,7 +9,7 @@ import unittest
 
 from _program import EXAMPLES, PROGRAM, InFolder, environment, run, tiny
 
-COMMANDS = ["train", "eval", "generate", "prepare", "compare", "plan", "visualize", "list", "doctor", "docs", "completion"]
+COMMANDS = ["train", "eval", "generate", "prepare", "compare", "merge", "plan", "visualize", "list", "doctor", "docs", "completion"]
 
 
 class Commands(InFolder):

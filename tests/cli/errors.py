@@ -41,7 +41,7 @@ class Errors(InFolder):
             (["--zzzzzzzzzzzz"], "see `compact train --help`"),
             (["--batch_size=4"], "did you mean `--per_device_train_batch_size` or "
                                  "`--per_device_eval_batch_size`?"),
-            (["--lr=1"], "did you mean `--learning_rate`, `--lr_scheduler_type` or"),
+            (["--lr=1"], "`--learning_rate`, `--lr_scheduler_type` or"),
             (["--steps=1"], "unknown flag `--steps`; see `compact train --help`"),
             (["-"], "unknown flag `-`"),
             (["--bf16"], "unknown flag `--bf16`: here it is --dtype bfloat16"),

@@ -75,6 +75,19 @@ struct Adapted {
   Segment segment{"s", Slot{.name = "in"}};
 };
 
+// Whatever a codec gives for columns of the input that are padding.
+TEST(AdaptedLinear, PaddingOfAHasNoGradient) {
+  at::manual_seed(1);
+  const at::Tensor x = leaf({2, 3, 6}), w = leaf({4, 6}), a = leaf({2, 6}), b = leaf({4, 2});
+  Segment segment("s", Slot{.name = "in"});
+  segment.add(adapted_linear_stage({.zeros = 2}, {{0, 1, 0}}));
+  segment.finish();
+  const std::vector<Weight> weights = {w, a, b};
+  const at::Tensor g = gradients(segment(x, weights, {}, nullptr), {a})[0];
+  EXPECT_EQ(g.narrow(1, 4, 2).abs().max().item<float>(), 0);
+  EXPECT_GT(g.narrow(1, 0, 4).abs().min().item<float>(), 0);
+}
+
 TEST(AdaptedLinear, IsTheSameOfPlainOperations) {
   for (const bool bias : {false, true}) {
     for (const bool frozen : {false, true}) {
