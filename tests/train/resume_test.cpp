@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ResumeAdapters, IsBitExact) {
   const TemporaryFolder folder;
   TrainConfig base = language_run(folder.path(), "base");
-  base.max_steps = 1;
+  base.max_steps = base.warmup_steps = 1;
   std::ostringstream console;
   ASSERT_EQ(train(base, console), kExitOk) << console.str();
   for (const char* dtype : {"float32", "bfloat16"}) {
