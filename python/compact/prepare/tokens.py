@@ -33,6 +33,7 @@ class Reader:
         self.tokenizer = tokenizer
         self.special = set(tokenizer.all_special_ids)
         self.special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self.special.discard(tokenizer.unk_token_id)
         end, stops = tokenizer.eos_token_id, [s for s in stops if s < len(tokenizer)]
         if end is None or (stops and end not in stops):
             end = next((s for s in stops if s in self.special), stops[0] if stops else None)
@@ -95,6 +96,10 @@ class Reader:
         except Exception as error:  # a template raises what it likes
             raise Refusal(f"the chat template refuses it: {error}") from None
 
+    def _blank(self, ids):
+        """Whether there is no text but white space, which a vocabulary may lack."""
+        return not self.tokenizer.decode([i for i in ids if i != self.tokenizer.unk_token_id]).strip()
+
     def _prefix(self, messages, tools, turn, ids):
         """The range of a turn's tokens, its end token included: what rendering it adds to the messages before it and
         the tokens that ask for it."""
@@ -106,11 +111,10 @@ class Reader:
         first = _common(self.encode(asked), ids)
         alone = self.encode(self._rendered(messages[: turn + 1], tools))
         last = _common(alone, ids)
-        rest = [i for i in alone[last:] if i not in self.special]
-        same = last > first and not self.tokenizer.decode(rest).strip()
+        same = last > first and self._blank(i for i in alone[last:] if i not in self.special)
         require(same, f"{where} is rendered otherwise once others follow: {rule}")
         end = next((i for i in range(last, first, -1) if ids[i - 1] in self.special), None)
-        if end and not self.tokenizer.decode(ids[end:last]).strip():
+        if end and self._blank(ids[end:last]):
             last = end
         return first, last
 
