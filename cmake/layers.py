@@ -74,6 +74,7 @@ ROOMS = {
 # folders of python/compact, from the lowest; files beside them are room ""
 PYTHON_ROOMS = (
     "base",
+    "prepare",
     "projected_weights",
     "planning",
     "any_network",

@@ -71,8 +71,9 @@ OptionGroup options_of_data() {
       "Data",
       {
           {OPTION(train_file,
-                  "training text (.txt, .jsonl, each also .gz, .xz, .zst; patterns allowed) or a "
-                  "token file; images (CIFAR-10's records, idx, archives of folders); a graph"),
+                  "training text (.txt, .jsonl, each also .gz, .xz, .zst; patterns allowed), a "
+                  "token file or a folder of `python -m compact.prepare`; images (CIFAR-10's "
+                  "records, idx, archives of folders); a graph"),
            .values = "FILE...", .resume = kFree},
           {OPTION(validation_file, "validation data of the same kind"), .values = "FILE...",
            .resume = kFree, .commands = kRun | kEval | kVisualize,
@@ -89,7 +90,7 @@ OptionGroup options_of_data() {
           {OPTION(tokenizer,
                   "how text becomes tokens; default: the model's own, of a new model bytes, and "
                   "in plans without text the vocabulary that the model has"),
-           .values = "bytes, {sentencepiece,wordpiece,bpe}:file=PATH", .resume = kFree,
+           .values = "bytes, {sentencepiece,wordpiece,bpe,prepared}:file=PATH", .resume = kFree,
            .commands = kRunOrPlan | kEval | kGenerate | kPrepare,
            .elsewhere = {{kEval | kGenerate, "default: the one stored in the folder"},
                          {kPrepare, "how text becomes tokens"}},

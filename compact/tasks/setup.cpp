@@ -9,9 +9,11 @@
 #include <filesystem>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/philox.h"
 #include "compact/config/gpu_facts.h"
 #include "compact/config/option.h"
+#include "compact/data/tokenizers/prepared_folder.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/tokenizer_store.h"
 
@@ -21,6 +23,21 @@ namespace {
 int64_t updates_of(double epochs, int64_t samples, int64_t step) {
   return std::max<int64_t>(
       1, std::llround(epochs * static_cast<double>(samples) / static_cast<double>(step)));
+}
+
+// The card of a prepared folder that --tokenizer names, or without that one whose data are read;
+// else "".
+std::string prepared_card(const TrainConfig& c) {
+  if (!c.tokenizer.empty()) {
+    const Spec spec = Spec::parse(c.tokenizer);
+    return spec.name == "prepared" ? spec.text("file", "") : "";
+  }
+  for (const auto* files : {&c.train_file, &c.validation_file}) {
+    if (files->size() == 1 && is_prepared_folder((*files)[0])) {
+      return (std::filesystem::path((*files)[0]) / kPreparedCard).string();
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -150,11 +167,26 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c, bool data) {
   if (!c.tokenizer.empty()) return make_tokenizer(c.tokenizer);
   if (!data) return nullptr;
+  if (const std::string card = prepared_card(c); !card.empty()) {
+    return make_tokenizer(Spec{"prepared", {{"file", card}}});
+  }
   const bool trained = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
   return trained ? load_tokenizer(c.model_name_or_path) : make_tokenizer("bytes");
 }
 
 bool reads_with_own_tokenizer(const TrainConfig& c) {
+  if (const std::string card = prepared_card(c); !card.empty()) {
+    const auto files = make_tokenizer(Spec{"prepared", {{"file", card}}})->files();
+    const std::filesystem::path folder = c.model_name_or_path;
+    return has_weights(folder) && std::ranges::all_of(files, [&](const auto& file) {
+             const auto& [name, bytes] = file;
+             if (name.ends_with(".jinja")) return true;  // changes no id
+             const auto size = static_cast<int64_t>(bytes.size());
+             return is_file(folder / name) &&
+                    std::filesystem::file_size(folder / name) == bytes.size() &&
+                    read_text(folder / name, size) == bytes;
+           });
+  }
   if (c.tokenizer.empty()) return has_weights(c.model_name_or_path);
   const Spec spec = Spec::parse(c.tokenizer);
   const std::string file = spec.text("file", spec.text("vocab", ""));

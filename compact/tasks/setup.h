@@ -48,7 +48,8 @@ int64_t total_steps(const TrainConfig& config, int64_t ranks, int64_t samples);
 // Updates between evaluations: --eval_epochs over so many samples, else --eval_steps; 0: none.
 int64_t evaluation_interval(const TrainConfig& config, int64_t ranks, int64_t samples);
 
-// --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Null without
+// --tokenizer; else that of a prepared folder of data; else that of --model_name_or_path; else, for
+// new weights, bytes. Null without
 // --tokenizer and without `data` to read: the vocabulary is then the model's own. Throws InputError
 // where a folder with weights has no tokenizer.
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config, bool data);

@@ -6,6 +6,7 @@
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
 #include "compact/data/samples/split.h"
+#include "compact/data/text/prepare.h"
 #include "compact/data/text/prompt_dataset.h"
 #include "compact/tasks/language_task.h"
 #include "compact/tasks/setup.h"
@@ -28,6 +29,9 @@ uint64_t checksum_of(const PromptSamples& samples) {
     const auto& ids = samples.ids[i];
     sum = derive(derive(sum, static_cast<uint64_t>(samples.prompt_lengths[i])),
                  label_of(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])));
+    for (const auto& [from, to] : samples.silent[i]) {
+      sum = derive(derive(sum, static_cast<uint64_t>(from)), static_cast<uint64_t>(to));
+    }
   }
   return sum;
 }
@@ -54,7 +58,10 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
                                                                       : Truncation::kDrop,
                               .strict = c.strict};
   const auto read = [&](const std::string& file) {
-    auto samples = std::make_shared<const PromptSamples>(read_prompts(file, *tokenizer, options));
+    const std::string tokens = token_file_at(file);
+    auto samples = std::make_shared<const PromptSamples>(
+        tokens.empty() ? read_prompts(file, *tokenizer, options)
+                       : read_token_samples(tokens, *tokenizer, options));
     for (const std::string& line : samples->warnings) warnings.push_back(line);
     return samples;
   };

@@ -41,6 +41,7 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
                                                    const nlohmann::json& model,
                                                    std::vector<std::string>* warnings) {
   std::map<std::string, std::string> files = tokenizer.files();
+  if (tokenizer.keeps_files()) return files;
   const auto check = [&](bool holds, const char* otherwise) {
     if (holds) return;
     const std::string line = cat("the tokenizer ", tokenizer.spec(), otherwise);
@@ -119,8 +120,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
     if (has(kJsonFile)) check_added_tokens(file, *tokenizer);
     return tokenizer;
   }
-  COMPACT_CHECK(!has(kJsonFile), file, ": a model of type `", type,
-                "` is not known here; known: WordPiece, BPE");
+  COMPACT_CHECK(
+      !has(kJsonFile), file, ": a model of type `", type,
+      "` is not known here; known: WordPiece, BPE; `python -m compact.prepare` reads what "
+      "transformers does, for training");
   if (has("vocab.json") && has("merges.txt")) {
     return make_tokenizer({"bpe", {{"vocab", path("vocab.json")}, {"merges", path("merges.txt")}}},
                           folder.string());

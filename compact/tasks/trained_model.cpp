@@ -11,6 +11,7 @@
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/data/files/byte_source.h"
+#include "compact/data/text/prepare.h"
 #include "compact/data/text/text_table.h"
 #include "compact/io/model_weights.h"
 #include "compact/json/json.h"
@@ -69,7 +70,10 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
     if (task.empty() && is_file(run)) {
       task = task_of_run(run);
       // Plain text is scored as language modeling, even for a model tuned on prompts.
-      if (task == prompt_completion.name && !is_table_name(c.validation_file[0])) task.clear();
+      if (task == prompt_completion.name && !is_table_name(c.validation_file[0]) &&
+          token_file_at(c.validation_file[0]).empty()) {
+        task.clear();
+      }
     }
     if (task == glue.name || task.empty()) return of_folder;
     const TaskInfo& named = task_named(task);

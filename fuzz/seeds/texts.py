@@ -7,16 +7,19 @@ from seeds.common import HUGE, compressed, json_texts
 
 
 def token_file():
-    def one(count=3, width=2, vocabulary=10, end=9, spec=b"bytes", length=None, ids=b"\1\0\2\0\3\0"):
+    def one(count=3, width=2, vocabulary=10, end=9, spec=b"bytes", length=None, ids=b"\1\0\2\0\3\0", version=1):
         fixed = b"CompActT" + struct.pack(
-            "<IIQQQQQII", 1, width, count, vocabulary, end, 5, 0, length if length is not None else len(spec), 0
+            "<IIQQQQQII", version, width, count, vocabulary, end, 5, 0, length if length is not None else len(spec), 0
         )
         text = fixed + spec
         return b"\1" + text + bytes(-len(text) % 64) + ids
 
     yield "sound", one()
     yield "wide", one(width=4, count=1, ids=b"\1\0\0\0")
+    yield "samples", one(version=2, width=4, count=2, ids=b"\1\0\0\x40\2\0\0\x80")
     for name, change in {
+        "samples_narrow": {"version": 2},
+        "samples_vocabulary": {"version": 2, "width": 4, "count": 1, "vocabulary": 2**31, "ids": b"\1\0\0\x40"},
         "count_wraps": {"count": 2**63 + 3},
         "count_huge": {"count": HUGE},
         "width": {"width": 0},

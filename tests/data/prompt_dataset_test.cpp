@@ -3,8 +3,12 @@
 
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
+#include <xxhash.h>
+
+#include <cctype>
 
 #include "compact/data/samples/split.h"
+#include "compact/data/text/token_header.h"
 #include "tests/data/files.h"
 #include "tests/data/wide_tokenizer.h"
 
@@ -162,6 +166,75 @@ TEST_F(Prompts, RefusesOtherLines) {
       write_file(folder / "a.jsonl", "{\"prompts\": \"a\", \"answer\": \"b\"}");
   EXPECT_THAT(one_line_error_of([&] { read_prompts(path, kBytes); }),
               HasSubstr("no column `prompt`; did you mean `prompts`?"));
+}
+
+// A file of samples, each of letters, capital ones with a loss.
+std::string samples_file(const std::string& path, const std::vector<std::string>& samples,
+                         bool begins = true) {
+  std::vector<uint32_t> ids;
+  for (const std::string& sample : samples) {
+    for (size_t i = 0; i < sample.size(); ++i) {
+      const auto letter = static_cast<uint32_t>(std::tolower(sample[i]));
+      ids.push_back(letter | (i == 0 && begins ? 1u << 30 : 0) |
+                    (std::isupper(sample[i]) != 0 ? 1u << 31 : 0));
+    }
+  }
+  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * 4);
+  const TokenFileInfo info{.samples = true,
+                           .width = 4,
+                           .count = static_cast<int64_t>(ids.size()),
+                           .vocabulary = kBytes.vocabulary(),
+                           .end_of_text = 256,
+                           .tokenizer_hash = kBytes.hash(),
+                           .checksum = XXH3_64bits(bytes.data(), bytes.size()),
+                           .tokenizer = "wide"};
+  return write_file(path, encode_token_header(info) + bytes);
+}
+
+TEST_F(Prompts, ComeFromTokenFilesWithAnyTargets) {
+  const std::string path = samples_file(folder / "a", {"abCdEFg", "Ab", "xY", "ABC"});
+  const auto samples =
+      std::make_shared<const PromptSamples>(read_token_samples(path, kBytes, {.max_length = 8}));
+  EXPECT_THAT(samples->ids, ElementsAre(ElementsAre('a', 'b', 'c', 'd', 'e', 'f', 'g'),
+                                        ElementsAre('x', 'y'), ElementsAre('a', 'b', 'c')));
+  EXPECT_THAT(samples->prompt_lengths, ElementsAre(2, 1, 1));
+  using Range = std::pair<int64_t, int64_t>;
+  EXPECT_THAT(samples->silent,
+              ElementsAre(ElementsAre(Range(3, 4), Range(6, 7)), IsEmpty(), IsEmpty()));
+  // A first token that is learnt is nothing's next one.
+  EXPECT_THAT(samples->warnings,
+              ElementsAre(HasSubstr("1 sample dropped: no token of the completion "
+                                    "within 8 tokens; the first is in sample 2")));
+  const PromptDataset data(samples, all_samples(3), {.pad = 0, .max_length = 7}, 1);
+  EXPECT_TRUE(data.in_order(0, 1).target.equal(
+      at::tensor({-100, 'c' + 0, -100, 'e' + 0, 'f' + 0, -100, -100}, at::kLong).view({1, 7})));
+  const auto cut = [&](Truncation how, int64_t length) {
+    return read_token_samples(path, kBytes,
+                              {.max_length = length, .begin = {'a'}, .truncation = how});
+  };
+  const auto end = cut(Truncation::kEnd, 4);
+  EXPECT_THAT(end.ids[0], ElementsAre('a', 'b', 'c', 'd'));
+  EXPECT_THAT(end.silent[0], ElementsAre(Range(3, 4)));
+  const auto start = cut(Truncation::kStart, 6);
+  EXPECT_THAT(start.ids[0], ElementsAre('a', 'c', 'd', 'e', 'f', 'g'));
+  EXPECT_THAT(start.silent[0], ElementsAre(Range(2, 3), Range(5, 6)));
+  EXPECT_EQ(start.prompt_lengths[0], 1);
+}
+
+TEST_F(Prompts, OtherTokenFilesAreRefused) {
+  const std::string lost = samples_file(folder / "a", {"aB"}, false);
+  EXPECT_THAT(one_line_error_of([&] { read_token_samples(lost, kBytes); }),
+              HasSubstr("the first token must begin a sample"));
+  TokenWriter writer(folder / "b", kBytes);
+  writer.append(std::vector<uint32_t>{1, 2});
+  writer.finish();
+  EXPECT_THAT(one_line_error_of([&] { read_token_samples(folder / "b", kBytes); }),
+              HasSubstr("holds text, not samples: --task language-modeling trains on it"));
+  EXPECT_THAT(one_line_error_of([&] { read_token_samples(folder / "b", WideTokenizer(300)); }),
+              HasSubstr("was made with the tokenizer"));
+  EXPECT_THAT(
+      one_line_error_of([&] { read_token_samples(samples_file(folder / "c", {}), kBytes); }),
+      HasSubstr("no sample has a token"));
 }
 
 TEST(PromptDataset, TargetsAreNextTokensOfCompletions) {

@@ -165,9 +165,12 @@ TEST(TokenFile, ForgedHeadersAreRefused) {
   EXPECT_THAT(fails([](Info i) { i.vocabulary = -1; }), HasSubstr("vocabulary must be in"));
   EXPECT_THAT(fails([](Info i) { i.end_of_text = 10; }), HasSubstr("end of text must be below"));
   std::string other_version = forged(good, ids);
-  other_version[8] = 2;
+  other_version[8] = 3;
   EXPECT_THAT(one_line_error_of([&] { opens(other_version); }),
-              HasSubstr("version must be 1, is 2"));
+              HasSubstr("version must be 1 or 2, is 3"));
+  EXPECT_THAT(fails([](Info i) { i.samples = true; }), HasSubstr("bytes per id must be 4, is 2"));
+  EXPECT_THAT(fails([](Info i) { i.samples = true, i.width = 4, i.count = 2, i.vocabulary = -1; }),
+              HasSubstr("vocabulary must be in [1, 1073741824]"));
   std::string long_name = forged(good, ids);
   std::memset(long_name.data() + 56, 0xFF, 4);
   EXPECT_THAT(one_line_error_of([&] { opens(long_name); }),
@@ -176,6 +179,21 @@ TEST(TokenFile, ForgedHeadersAreRefused) {
   bad_id[bad_id.size() - 2] ^= 1;
   EXPECT_THAT(one_line_error_of([&] { opens(bad_id); }),
               HasSubstr("checksum of its ids does not match"));
+}
+
+TEST(TokenFile, SamplesHaveMarks) {
+  const TextFolder folder;
+  const std::vector<uint32_t> ids = {1u << 30 | 7, 3, 1u << 31 | 9};
+  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * 4);
+  TokenFileInfo info{.samples = true, .width = 4, .count = 3, .vocabulary = 10, .tokenizer = "x"};
+  const TokenFile file(write_file(folder / "a", forged(info, bytes)));
+  EXPECT_TRUE(file.info().samples);
+  std::vector<int64_t> out(3);
+  file.copy(0, out);
+  EXPECT_THAT(out, ElementsAre(kSampleBegin | 7, 3, kTarget | 9));
+  info.vocabulary = 9;  // marks do not hide an id that is too large
+  EXPECT_THAT(one_line_error_of([&] { TokenFile(write_file(folder / "a", forged(info, bytes))); }),
+              HasSubstr("must be below the vocabulary, 9, one is 9"));
 }
 
 TEST(TokenFile, WideIdsAreCheckedInEveryPart) {

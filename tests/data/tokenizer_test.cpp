@@ -42,12 +42,17 @@ std::vector<uint32_t> streamed(const Tokenizer& tokenizer, const std::string& te
 class Tokenizers : public InFolder {};
 
 TEST_F(Tokenizers, TheTableMakesEachByItsName) {
-  EXPECT_EQ(tokenizers().size(), 4u);
+  EXPECT_EQ(tokenizers().size(), 5u);
+  write_file(folder / "tokenizer.any", "x");
+  const std::string prepared = write_file(
+      folder / "prepared.json",
+      R"({"tokenizer": {"vocabulary": 9, "ends": [8], "begin": [1], "files": ["tokenizer.any"]}})");
   for (const TokenizerEntry& entry : tokenizers()) {
     const std::string name = entry.name;
     const std::string spec = name == "bytes"           ? name
                              : name == "sentencepiece" ? austen_spec()
                              : name == "wordpiece"     ? test::small_wordpiece(folder)
+                             : name == "prepared"      ? "prepared:file=" + prepared
                                                        : test::small_bpe(folder);
     const auto tokenizer = make_tokenizer(spec);
     EXPECT_EQ(tokenizer->spec(), spec);

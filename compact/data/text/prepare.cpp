@@ -14,6 +14,7 @@
 #include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/data/text/token_file.h"
+#include "compact/data/tokenizers/prepared_folder.h"
 #include "compact/data/tokenizers/stream_encoder.h"
 
 namespace compact {
@@ -122,9 +123,12 @@ Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokeni
 
 CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
                                const std::string& cache_folder, const PrepareOptions& options) {
-  if (inputs.size() == 1 && is_token_file(inputs[0])) {
-    TokenFile(inputs[0]).check_tokenizer(tokenizer);
-    return {.path = inputs[0], .reused = true, .prepared = {}};
+  if (const std::string made = inputs.size() == 1 ? token_file_at(inputs[0]) : ""; !made.empty()) {
+    const TokenFile file(made);
+    file.check_tokenizer(tokenizer);
+    COMPACT_CHECK(!file.info().samples, made,
+                  ": holds samples, not text: --task prompt-completion trains on it");
+    return {.path = made, .reused = true, .prepared = {}};
   }
   const std::vector<std::string> files = expand_inputs(inputs);
   std::error_code error;
@@ -150,7 +154,12 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
 }
 
 void check_inputs(const std::vector<std::string>& inputs) {
-  if (inputs.size() != 1 || !is_token_file(inputs[0])) expand_inputs(inputs);
+  if (inputs.size() != 1 || token_file_at(inputs[0]).empty()) expand_inputs(inputs);
+}
+
+std::string token_file_at(const std::string& path) {
+  if (is_prepared_folder(path)) return (fs::path(path) / kPreparedTokens).string();
+  return is_token_file(path) ? path : "";
 }
 
 std::string default_cache_folder() {

@@ -40,14 +40,19 @@ struct CachedTokens {
   Prepared prepared;    // where reused, `replaced` and `warnings` alone
 };
 
-// The token file for `inputs`. A single input that is a token file already is returned as it is,
-// once its tokenizer is checked. Else the inputs are prepared into `cache_folder` (made if
-// missing) under a name that depends on path, size and time of change of each, on the tokenizer and
-// on `field`; a file of that name which is valid is used again, an invalid one made again. Its
-// warnings are stored next to it in a .warnings file and repeated on reuse. When one is made,
-// those with names like it that were not used for 30 days are removed.
+// The token file for `inputs`. A single input that is a token file already, or a
+// prepared folder with one, is returned as it is, once its tokenizer is checked. Else the inputs
+// are prepared into `cache_folder` (made if missing) under a name that depends on path, size and
+// time of change of each, on the tokenizer and on `field`; a file of that name which is valid is
+// used again, an invalid one made again. Its warnings are stored next to it in a .warnings file and
+// repeated on reuse. When one is made, those with names like it that were not used for 30 days are
+// removed.
 CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
                                const std::string& cache_folder, const PrepareOptions& options = {});
+
+// `path` where that is a token file, the token file in it where it is a folder that was prepared
+// (prepared_folder.h); else "".
+std::string token_file_at(const std::string& path);
 
 // Throws InputError where the inputs of cached_token_file() are missing or of no known kind.
 void check_inputs(const std::vector<std::string>& inputs);

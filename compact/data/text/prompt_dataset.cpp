@@ -5,26 +5,113 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/files/odd_ones.h"
 #include "compact/data/text/text_table.h"
+#include "compact/data/text/token_file.h"
 
 namespace compact {
 namespace {
 
 constexpr int64_t kIgnoredTarget = -100;
 constexpr size_t kMostPromptBytes = size_t{1} << 33;
+constexpr int64_t kTokensAtOnce = int64_t{1} << 16;  // tokens that are read at a time
+
+// Samples of a kind, and the place of the first: "line 3".
+struct Counted {
+  int64_t count = 0;
+  std::string first = {};
+};
+
+void warn(PromptSamples& out, const std::string& path, const Counted& samples,
+          const std::string& what) {
+  if (samples.count == 0) return;
+  out.warnings.push_back(cat(path, ": ", format_count(samples.count),
+                             samples.count == 1 ? " sample " : " samples ", what,
+                             "; the first is in ", samples.first));
+}
+
+// Cuts samples to their length, and counts what that costs.
+class Gathered {
+ public:
+  Gathered(const std::string& path, const PromptOptions& options)
+      : path_(path), options_(options) {}
+
+  // `begin`: tokens of the prompt; `place` gives where the sample stands.
+  template <class Place>
+  void add(std::vector<uint32_t> all, int64_t begin,
+           std::vector<std::pair<int64_t, int64_t>> silent, const Place& place) {
+    const auto count = [&](Counted& kind) {
+      if (kind.count++ == 0) kind.first = place();
+    };
+    const int64_t over = static_cast<int64_t>(all.size()) - options_.max_length;
+    if (over > 0 && options_.truncation == Truncation::kStart) {
+      const bool begins = std::ranges::equal(
+          options_.begin, std::span(all).first(std::min(all.size(), options_.begin.size())));
+      const int64_t kept = begins ? static_cast<int64_t>(options_.begin.size()) : 0;
+      const int64_t lost = std::min(over, std::max<int64_t>(begin - kept, 0));
+      all.erase(all.begin() + kept, all.begin() + kept + lost);
+      begin -= lost;
+      for (auto& [from, to] : silent) from -= lost, to -= lost;
+    }
+    const auto length = std::min(static_cast<int64_t>(all.size()), options_.max_length);
+    // The first token is nothing's next one.
+    if (std::max<int64_t>(begin, 1) >= length ||
+        (over > 0 && options_.truncation == Truncation::kDrop)) {
+      count(dropped_);
+      return;
+    }
+    if (over > 0) count(cut_);
+    std::erase_if(silent, [&](const auto& range) { return range.first >= length; });
+    if (!silent.empty()) silent.back().second = std::min(silent.back().second, length);
+    bytes_ += static_cast<size_t>(length) * sizeof(int32_t) + sizeof(std::vector<int32_t>) +
+              sizeof(silent) + silent.size() * sizeof(silent[0]);
+    COMPACT_CHECK(bytes_ <= kMostPromptBytes, path_, ": must give at most ",
+                  format_bytes(kMostPromptBytes), " of tokens, gives more");
+    out_.ids.emplace_back(all.begin(), all.begin() + length);
+    out_.prompt_lengths.push_back(begin);
+    out_.silent.push_back(std::move(silent));
+  }
+
+  // `warnings` come before those of here.
+  PromptSamples finish(std::vector<std::string> warnings) {
+    COMPACT_CHECK(!out_.ids.empty(), path_, ": no sample has a token of its completion within ",
+                  options_.max_length, " tokens");
+    out_.warnings = std::move(warnings);
+    using enum Truncation;
+    warn(out_, path_, cut_,
+         cat("lost tokens at ", options_.truncation == kStart ? "the prompt's start" : "the end",
+             " to have at most ", options_.max_length));
+    warn(out_, path_, dropped_,
+         cat("dropped: ",
+             options_.truncation == kDrop ? "more than" : "no token of the completion within", " ",
+             options_.max_length, " tokens"));
+    return std::move(out_);
+  }
+
+ private:
+  const std::string& path_;
+  const PromptOptions& options_;
+  PromptSamples out_;
+  Counted cut_, dropped_;
+  size_t bytes_ = 0;
+};
+
+void check_tokens(const Tokenizer& tokenizer, const PromptOptions& options) {
+  COMPACT_CHECK(options.max_length >= 2, "[prompts] the length must be at least 2, is ",
+                options.max_length);
+  COMPACT_CHECK(tokenizer.vocabulary() - 1 <= std::numeric_limits<int32_t>::max(),
+                "[prompts] tokens must be below 2^31, the vocabulary has ", tokenizer.vocabulary());
+}
 
 }  // namespace
 
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                            const PromptOptions& options) {
-  COMPACT_CHECK(options.max_length >= 2, "[prompts] the length must be at least 2, is ",
-                options.max_length);
-  COMPACT_CHECK(tokenizer.vocabulary() - 1 <= std::numeric_limits<int32_t>::max(),
-                "[prompts] tokens must be below 2^31, the vocabulary has ", tokenizer.vocabulary());
+  check_tokens(tokenizer, options);
   const auto table = open_table(path, {.strict = options.strict});
   std::vector<std::string> columns = {options.prompt};
   if (!table->has(options.prompt)) columns = split(options.prompt, ',');
@@ -33,18 +120,10 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
   table->choose(columns);
   const bool has_input = options.prompt == "instruction" && options.completion != "input" &&
                          table->choose_also("input");
-  PromptSamples out;
-  size_t bytes = 0;
+  Gathered gathered(path, options);
+  Counted across;
   const std::vector<uint32_t> ends = tokenizer.ends();
-  // Samples of a kind, and the line of the first: "line 3".
-  struct Counted {
-    int64_t count = 0;
-    std::string first = {};
-    void add(const TextTable& table) {
-      if (count++ == 0) first = table.where().substr(table.path().size() + 2);
-    }
-  };
-  Counted cut, dropped, across;
+  const auto place = [&] { return table->where().substr(path.size() + 2); };
   std::vector<TableCell> cells;
   OddOnes odd(options.strict, path, "rows");
   int64_t rows = 0;
@@ -74,50 +153,60 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
     const std::vector<uint32_t> prompt = encoded(asked);
     std::vector<uint32_t> all = encoded(asked + cells[prompts].text);
     const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
-    if (common.first != prompt.end()) across.add(*table);
+    if (common.first != prompt.end() && across.count++ == 0) across.first = place();
     const bool ended =
         common.second != all.end() && std::ranges::find(ends, all.back()) != ends.end();
     if (!ended) all.push_back(tokenizer.end_of_text());
-    int64_t begin = common.first - prompt.begin();
-    const int64_t over = static_cast<int64_t>(all.size()) - options.max_length;
-    if (over > 0 && options.truncation == Truncation::kStart) {
-      const auto kept = static_cast<int64_t>(options.begin.size());
-      const int64_t lost = std::min(over, std::max<int64_t>(begin - kept, 0));
-      all.erase(all.begin() + kept, all.begin() + kept + lost);
-      begin -= lost;
-    }
-    const auto length = std::min(static_cast<int64_t>(all.size()), options.max_length);
-    // The first token is nothing's next one.
-    if (std::max<int64_t>(begin, 1) >= length ||
-        (over > 0 && options.truncation == Truncation::kDrop)) {
-      dropped.add(*table);
-      continue;
-    }
-    if (over > 0) cut.add(*table);
-    bytes += static_cast<size_t>(length) * sizeof(int32_t) + sizeof(std::vector<int32_t>);
-    COMPACT_CHECK(bytes <= kMostPromptBytes, path, ": must give at most ",
-                  format_bytes(kMostPromptBytes), " of tokens, gives more");
-    out.ids.emplace_back(all.begin(), all.begin() + length);
-    out.prompt_lengths.push_back(begin);
+    const int64_t begin = common.first - prompt.begin();
+    gathered.add(std::move(all), begin, {}, place);
   }
-  if (std::string line = odd.finish(rows); !line.empty()) out.warnings.push_back(std::move(line));
-  COMPACT_CHECK(!out.ids.empty(), path, ": no sample has a token of its completion within ",
-                options.max_length, " tokens");
-  const auto warn = [&](const Counted& samples, const std::string& what) {
-    if (samples.count == 0) return;
-    out.warnings.push_back(cat(path, ": ", format_count(samples.count),
-                               samples.count == 1 ? " sample " : " samples ", what,
-                               "; the first is in ", samples.first));
-  };
-  using enum Truncation;
-  warn(cut, cat("lost tokens at ", options.truncation == kStart ? "the prompt's start" : "the end",
-                " to have at most ", options.max_length));
-  warn(dropped, cat("dropped: ",
-                    options.truncation == kDrop ? "more than" : "no token of the completion within",
-                    " ", options.max_length, " tokens"));
-  warn(across, "with a token across the end of the prompt; it counts as completion");
+  std::vector<std::string> warnings;
+  if (std::string line = odd.finish(rows); !line.empty()) warnings.push_back(std::move(line));
+  PromptSamples out = gathered.finish(std::move(warnings));
+  warn(out, path, across, "with a token across the end of the prompt; it counts as completion");
   if (table->replaced().count > 0) out.warnings.push_back(table->replaced().line());
   return out;
+}
+
+PromptSamples read_token_samples(const std::string& path, const Tokenizer& tokenizer,
+                                 const PromptOptions& options) {
+  check_tokens(tokenizer, options);
+  const TokenFile file(path);
+  file.check_tokenizer(tokenizer);
+  COMPACT_CHECK(file.info().samples, path,
+                ": holds text, not samples: --task language-modeling trains on it");
+  Gathered gathered(path, options);
+  int64_t number = 0;
+  std::vector<uint32_t> ids;
+  int64_t begin = 0;  // of the first target
+  std::vector<std::pair<int64_t, int64_t>> silent;
+  const auto finish = [&] {
+    if (ids.empty()) return;
+    ++number;
+    if (begin == 0) begin = static_cast<int64_t>(ids.size());  // no target
+    gathered.add(std::move(ids), begin, std::move(silent), [&] { return cat("sample ", number); });
+    ids.clear(), silent.clear(), begin = 0;
+  };
+  std::vector<int64_t> part;
+  for (int64_t at = 0; at < file.count(); at += static_cast<int64_t>(part.size())) {
+    part.resize(static_cast<size_t>(std::min(file.count() - at, kTokensAtOnce)));
+    file.copy(at, part);
+    COMPACT_CHECK(at > 0 || (part[0] & kSampleBegin) != 0, path,
+                  ": the first token must begin a sample");
+    for (const int64_t token : part) {
+      if ((token & kSampleBegin) != 0) finish();
+      const auto place = static_cast<int64_t>(ids.size());
+      ids.push_back(static_cast<uint32_t>(token & (kSampleBegin - 1)));
+      if (place == 0) continue;  // nothing's next one
+      const bool target = (token & kTarget) != 0;
+      if (target && begin == 0) begin = place;
+      if (target || begin == 0) continue;
+      if (silent.empty() || silent.back().second != place) silent.emplace_back(place, place);
+      ++silent.back().second;
+    }
+  }
+  finish();
+  return gathered.finish({});
 }
 
 PromptDataset::PromptDataset(std::shared_ptr<const PromptSamples> samples,
@@ -153,6 +242,11 @@ Batch PromptDataset::collect(std::span<const Sample> samples) const {
     const int64_t first = std::max<int64_t>(1, samples_->prompt_lengths[number_of(s)]);
     std::copy(ids.begin(), ids.end() - 1, input);
     std::copy(ids.begin() + first, ids.end(), target + first - 1);
+    if (number_of(s) < samples_->silent.size()) {
+      for (const auto& [from, to] : samples_->silent[number_of(s)]) {
+        std::fill(target + from - 1, target + to - 1, kIgnoredTarget);
+      }
+    }
     input += length;
     target += length;
   }

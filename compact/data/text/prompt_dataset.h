@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compact/data/samples/dataset.h"
@@ -16,7 +17,9 @@ namespace compact {
 struct PromptSamples {
   std::vector<std::vector<int32_t>> ids;  // prompt, completion, end of text
   std::vector<int64_t> prompt_lengths;    // tokens without loss
-  std::vector<std::string> warnings;      // about the file, one line each
+  // Ranges of tokens after the prompt that have no loss either, as further turns of a user.
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> silent;
+  std::vector<std::string> warnings;  // about the file, one line each
 };
 
 enum class Truncation : uint8_t { kEnd, kStart, kDrop };
@@ -42,8 +45,14 @@ struct PromptOptions {
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                            const PromptOptions& options = {});
 
+// Samples of a token file of samples, whose tokens are as they stand there; of the options only
+// length and truncation count, and how many of the tokens of `begin` a sample keeps that is cut at
+// its start. Throws InputError with path and rule, also on a file of text.
+PromptSamples read_token_samples(const std::string& path, const Tokenizer& tokenizer,
+                                 const PromptOptions& options = {});
+
 // Batches: input int64 [batch, length], padded on the right; target int64 [batch, length], the next
-// tokens, -100 where that is a token of the prompt and in the padding.
+// tokens, -100 where that is a token without loss and in the padding.
 class PromptDataset final : public Dataset {
  public:
   // The samples whose numbers are in `chosen`. Throws InputError where there are none, or one has

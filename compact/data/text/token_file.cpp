@@ -18,10 +18,10 @@ namespace {
 constexpr int64_t kPart = int64_t{1} << 18;
 
 template <class T>
-uint32_t largest(const unsigned char* bytes, size_t count) {
+uint32_t largest(const unsigned char* bytes, size_t count, T kept) {
   const T* const ids = reinterpret_cast<const T*>(bytes);
   T most = 0;
-  for (size_t i = 0; i < count; ++i) most = std::max(most, ids[i]);
+  for (size_t i = 0; i < count; ++i) most = std::max<T>(most, ids[i] & kept);
   return most;
 }
 
@@ -55,7 +55,9 @@ TokenFile::TokenFile(const std::string& path) : path_(path), file_(opened(path))
 
 uint32_t TokenFile::largest_of(const unsigned char* bytes, int64_t count) const {
   const auto size = static_cast<size_t>(count);
-  return info_.width == 2 ? largest<uint16_t>(bytes, size) : largest<uint32_t>(bytes, size);
+  if (info_.width == 2) return largest<uint16_t>(bytes, size, 0xFFFF);
+  return largest<uint32_t>(bytes, size,
+                           info_.samples ? static_cast<uint32_t>(kSampleBegin - 1) : 0xFFFFFFFF);
 }
 
 void TokenFile::check_contents() const {
@@ -104,7 +106,8 @@ void TokenFile::check_tokenizer(const Tokenizer& tokenizer) const {
 
 TokenWriter::TokenWriter(const std::string& path, const Tokenizer& tokenizer)
     : file_(path), checksum_(XXH3_createState()) {
-  info_ = {.width = tokenizer.vocabulary() <= 1 << 16 ? 2 : 4,
+  info_ = {.samples = false,
+           .width = tokenizer.vocabulary() <= 1 << 16 ? 2 : 4,
            .count = 0,
            .vocabulary = tokenizer.vocabulary(),
            .end_of_text = tokenizer.end_of_text(),

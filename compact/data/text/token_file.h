@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token files: a header, then token ids as little-endian uint16 (vocabularies up to 65,536) or
-// uint32, with end of text after each document.
+// uint32, with end of text after each document; or samples, whose ids are uint32 with two marks.
 //
 //   offset  0  "CompActT"                      24  uint64 vocabulary: every id is below it
-//           8  uint32 version, 1               32  uint64 id of end of text
+//           8  uint32 version, 1; samples: 2   32  uint64 id of end of text
 //          12  uint32 bytes per id, 2 or 4     40  uint64 XXH3 of the tokenizer (Tokenizer::hash)
 //          16  uint64 number of ids            48  uint64 XXH3 of the ids as stored
 //          56  uint32 length of the tokenizer's spec, which follows at 64
 //          60  uint32 low half of the XXH3 of all of the header but this field
 //   then zeros up to a multiple of 64, then the ids, then nothing.
+// Files of text are written here, those of samples by python/compact/prepare.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,12 @@ struct XXH3_state_s;  // of xxhash.h
 
 namespace compact {
 
+// Marks of an id in a file of samples, whose vocabulary is at most 2^30.
+constexpr int64_t kSampleBegin = int64_t{1} << 30;  // the first of a sample
+constexpr int64_t kTarget = int64_t{1} << 31;       // it has a loss as the next of those before
+
 struct TokenFileInfo {
+  bool samples = false;
   int width = 2;      // bytes per id
   int64_t count = 0;  // ids
   int64_t vocabulary = 0;
@@ -47,14 +53,15 @@ class TokenFile {
   const TokenFileInfo& info() const { return info_; }
   int64_t count() const { return info_.count; }
 
-  // Copies ids [begin, begin + out.size()). Throws InputError past the end, and where the file by
-  // now ends before it or holds an id that is not below the vocabulary.
+  // Copies ids [begin, begin + out.size()), with their marks. Throws InputError past the end, and
+  // where the file by now ends before it or holds an id that is not below the vocabulary.
   void copy(int64_t begin, std::span<int64_t> out) const;
   // Throws InputError unless the file was made with this tokenizer (judged by its hash).
   void check_tokenizer(const Tokenizer& tokenizer) const;
 
  private:
   void check_contents() const;
+  // Without marks.
   uint32_t largest_of(const unsigned char* ids, int64_t count) const;
 
   std::string path_;

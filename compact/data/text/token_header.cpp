@@ -15,8 +15,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[] = "CompActT";
-constexpr uint32_t kVersion = 1;
-constexpr size_t kFixed = 64;  // bytes before the spec
+constexpr uint32_t kText = 1, kSamples = 2;  // versions
+constexpr size_t kFixed = 64;                // bytes before the spec
 constexpr size_t kChecksumAt = 60;
 constexpr uint32_t kLongestSpec = 1 << 16;
 
@@ -56,7 +56,7 @@ std::string encode_token_header(const TokenFileInfo& info) {
                 "a tokenizer's spec must hold no control characters");
   std::string header(token_header_size(info.tokenizer.size()), '\0');
   header.replace(0, 8, kMagic);
-  store<uint32_t>(header, 8, kVersion);
+  store<uint32_t>(header, 8, info.samples ? kSamples : kText);
   store<uint32_t>(header, 12, static_cast<uint32_t>(info.width));
   store<uint64_t>(header, 16, static_cast<uint64_t>(info.count));
   store<uint64_t>(header, 24, static_cast<uint64_t>(info.vocabulary));
@@ -77,8 +77,9 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
   COMPACT_CHECK(size >= kFixed, path, ": token file is cut short: the header has ", kFixed,
                 " bytes, the file ", size);
   const auto version = load<uint32_t>(bytes, 8);
-  COMPACT_CHECK(version == kVersion, path, ": token file version must be ", kVersion, ", is ",
-                version);
+  COMPACT_CHECK(version == kText || version == kSamples, path, ": token file version must be ",
+                kText, " or ", kSamples, ", is ", version);
+  const bool samples = version == kSamples;
   const auto spec_length = load<uint32_t>(bytes, 56);
   COMPACT_CHECK(spec_length <= kLongestSpec, path, ": tokenizer name must be at most ",
                 kLongestSpec, " bytes, has ", spec_length);
@@ -90,7 +91,8 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
                 ": token file header is corrupt: its checksum does not match");
   // Whoever writes a file can compute its checksum: every value is still checked.
   const auto width = load<uint32_t>(bytes, 12);
-  COMPACT_CHECK(width == 2 || width == 4, path, ": bytes per id must be 2 or 4, is ", width);
+  COMPACT_CHECK(width == 4 || (width == 2 && !samples), path, ": bytes per id must be ",
+                samples ? "4" : "2 or 4", ", is ", width);
   const auto count = load<uint64_t>(bytes, 16);
   const uint64_t stored = (size - start) / width;
   COMPACT_CHECK(count <= stored, path, ": token file is cut short: its header tells of ", count,
@@ -98,7 +100,7 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
   COMPACT_CHECK(size - start == count * width, path, ": token file has ",
                 size - start - count * width, " bytes after its ", count, " ids");
   const auto vocabulary = load<uint64_t>(bytes, 24);
-  const uint64_t most = width == 2 ? uint64_t{1} << 16 : uint64_t{1} << 31;
+  const uint64_t most = uint64_t{1} << (width == 2 ? 16 : samples ? 30 : 31);
   COMPACT_CHECK(vocabulary >= 1 && vocabulary <= most, path, ": vocabulary must be in [1, ", most,
                 "], is ", vocabulary);
   const auto end_of_text = load<uint64_t>(bytes, 32);
@@ -106,7 +108,8 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
                 vocabulary, ", is ", end_of_text);
   std::string spec = header.substr(kFixed, spec_length);
   COMPACT_CHECK(all_printable(spec), path, ": tokenizer name must hold no control characters");
-  return {.width = static_cast<int>(width),
+  return {.samples = samples,
+          .width = static_cast<int>(width),
           .count = static_cast<int64_t>(count),
           .vocabulary = static_cast<int64_t>(vocabulary),
           .end_of_text = static_cast<uint32_t>(end_of_text),

@@ -20,6 +20,9 @@ std::span<const TokenizerEntry> tokenizers() {
       {"bpe", "bpe:file=PATH | bpe:vocab=PATH,merges=PATH",
        "BPE: a tokenizer.json (GPT-2, RoBERTa, LLaMA, Gemma, Phi-3) or GPT-2's pair of files",
        make_bpe_tokenizer},
+      {"prepared", "prepared:file=DIR/prepared.json",
+       "any tokenizer of transformers, of a folder that `python -m compact.prepare` wrote",
+       make_prepared_tokenizer},
   };
   return kTable;
 }

@@ -62,6 +62,8 @@ class Tokenizer {
   // tokenizer.json; vocab.txt; vocab.json and merges.txt), so that they can be stored beside a
   // trained model, and a tokenizer.json, from which the package `tokenizers` gives the same ids.
   virtual std::map<std::string, std::string> files() const { return {}; }
+  // Whether files() are stored as they are, since they are a folder of transformers' own.
+  virtual bool keeps_files() const { return false; }
   // Whether it does what Qwen2Tokenizer of `transformers` makes of its vocabulary and merges.
   virtual bool is_qwen2() const { return false; }
   // The spec of the same tokenizer whose files lie in `folder` (empty: here) under those names.
@@ -95,5 +97,6 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer(const Spec& spec);
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const Spec& spec);
 std::unique_ptr<Tokenizer> make_wordpiece_tokenizer(const Spec& spec);
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(const Spec& spec);
+std::unique_ptr<Tokenizer> make_prepared_tokenizer(const Spec& spec);
 
 }  // namespace compact

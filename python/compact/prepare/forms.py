@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forms of rows: messages, ShareGPT, Alpaca, prompt and completion, text. A row becomes a Sample."""
+import json
+from dataclasses import dataclass, field
+
+from .refusal import Refusal, require
+
+SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
+            "model": "assistant", "system": "system", "tool": "tool"}  # fmt: skip
+
+
+@dataclass
+class Sample:
+    messages: list = field(default_factory=list)  # of a chat; what is learnt begins at `begin`
+    begin: int = 0
+    tools: list | None = None
+    prompt: str | None = None  # without a chat
+    completion: str = ""
+
+
+def _without_none(value):
+    """Rows of Arrow have every key that another row has, as None."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(v) for v in value] if isinstance(value, list) else value
+
+
+def _text(row, name):
+    value = row.get(name)
+    require(isinstance(value, str), f"`{name}` must be a text, is {value!r:.60}")
+    return value
+
+
+def _messages(value, name):
+    require(isinstance(value, list) and value, f"`{name}` must be a list of messages, is {value!r:.60}")
+    out = []
+    for number, message in enumerate(value, 1):
+        where = f"message {number} of `{name}`"
+        require(isinstance(message, dict), f"{where} must have a role, is {message!r:.60}")
+        message = _without_none(message)
+        if "from" in message:
+            said = message["from"]
+            require(said in SHAREGPT, f"{where}: `from` must be one of {', '.join(SHAREGPT)}, is {said!r:.60}")
+            require(isinstance(message.get("value"), str), f"{where} must have a text `value`")
+            message = {"role": SHAREGPT[said], "content": message["value"]}
+        require(isinstance(message.get("role"), str), f"{where} must have a `role`, has {', '.join(message)}")
+        has = "content" in message or message.get("tool_calls")
+        require(has, f"{where} must have a `content`, has {', '.join(message)}")
+        out.append(message)
+    return out
+
+
+def _tools(row):
+    tools = row.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools) if tools else None
+        except ValueError as error:
+            raise Refusal(f"`tools` must be JSON: {error}") from None
+    return _without_none(tools) or None
+
+
+def _chat(name):
+    return lambda row: Sample(messages=_messages(row[name], name), tools=_tools(row))
+
+
+def _pair(row):
+    if isinstance(row["prompt"], str):
+        return Sample(prompt=row["prompt"], completion=_text(row, "completion"))
+    prompt = _messages(row["prompt"], "prompt")
+    return Sample(prompt + _messages(row["completion"], "completion"), len(prompt), _tools(row))
+
+
+def _alpaca(row):
+    """A turn of the user, instruction and input on lines of their own, and one of the assistant."""
+    asked, more = _text(row, "instruction"), row.get("input") or ""
+    require(isinstance(more, str), f"`input` must be a text, is {more!r:.60}")
+    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    user = {"role": "user", "content": f"{asked}\n{more}" if more else asked}
+    return Sample([*system, user, {"role": "assistant", "content": _text(row, "output")}])
+
+
+# The columns that a form is known by, its name, and a row's sample.
+FORMS = (
+    (("messages",), "messages", _chat("messages")),
+    (("conversations",), "sharegpt", _chat("conversations")),
+    (("prompt", "completion"), "prompt-completion", _pair),
+    (("instruction", "output"), "alpaca", _alpaca),
+    (("text",), "text", lambda row: Sample(completion=_text(row, "text"))),
+)
+
+
+def form_of(columns):
+    """The name of the first form whose columns there are, and its function."""
+    for needed, name, function in FORMS:
+        if set(needed) <= set(columns):
+            return name, function
+    known = "; ".join(" and ".join(needed) for needed, *_ in FORMS)
+    raise Refusal(f"columns must be one of: {known}; there are {', '.join(columns)}")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the program's token files; compact/data/text/token_file.h has the layout."""
+import os
+import struct
+
+import numpy
+import xxhash
+
+SAMPLE_BEGIN, TARGET = 1 << 30, 1 << 31
+
+
+def tokenizer_hash(files):
+    """XXH3 of the hashes of every file's name and bytes, in the order of names."""
+    both = ((name.encode(), files[name]) for name in sorted(files))
+    return xxhash.xxh3_64_intdigest(b"".join(struct.pack("<Q", xxhash.xxh3_64_intdigest(b)) for p in both for b in p))
+
+
+class TokenFile:
+    """Appears whole at finish()."""
+
+    def __init__(self, path, vocabulary, end, files_hash, name, samples):
+        self._path, self._samples, self._spec = path, samples, name.encode()
+        self._numbers = [vocabulary, end, files_hash]
+        self._type = "<u4" if samples or vocabulary > 1 << 16 else "<u2"
+        self._file = open(f"{path}.part", "wb")
+        self._file.write(bytes(self._size()))
+        self._sum, self.count = xxhash.xxh3_64(), 0
+
+    def _size(self):
+        return (64 + len(self._spec) + 63) // 64 * 64
+
+    def append(self, ids, learnt=None):
+        ids = numpy.asarray(ids, dtype=numpy.uint32)
+        assert ids.size == 0 or ids.max() < self._numbers[0], "an id is not below the vocabulary"
+        if self._samples and len(ids):
+            ids = ids | numpy.where(numpy.asarray(learnt, dtype=bool), numpy.uint32(TARGET), numpy.uint32(0))
+            ids[0] |= SAMPLE_BEGIN
+        data = ids.astype(self._type).tobytes()
+        self._sum.update(data)
+        self._file.write(data)
+        self.count += len(ids)
+
+    def finish(self):
+        vocabulary, end, files_hash = self._numbers
+        version, width = (2 if self._samples else 1), int(self._type[2])
+        fixed = (version, width, self.count, vocabulary, end, files_hash, self._sum.intdigest(), len(self._spec))
+        header = b"CompActT" + struct.pack("<IIQQQQQII", *fixed, 0) + self._spec
+        header = bytearray(header.ljust(self._size(), b"\0"))
+        struct.pack_into("<I", header, 60, xxhash.xxh3_64_intdigest(bytes(header)) & 0xFFFFFFFF)
+        self._file.seek(0)
+        self._file.write(header)
+        self._file.close()
+        os.replace(f"{self._path}.part", self._path)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of `python -m compact.prepare` under the program: the same loss as of the rows that it reads itself, plans,
+resuming bit for bit, tokenizers that it cannot read, and what a run leaves."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+from _program import EXAMPLES, SOURCE, InFolder, environment, run
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+try:
+    import datasets  # noqa: F401
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+except ImportError as error:
+    print(f"SKIP: {error}")
+    sys.exit(77)
+transformers.utils.logging.set_verbosity_error()
+LINES = [line for line in (EXAMPLES / "hard-times.txt").read_text().split("\n") if line][:400]
+SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             max_position_embeddings=256)  # fmt: skip
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+PAIRS = [{"prompt": f"{a} + {b} = ", "completion": str(a + b)} for a in range(6) for b in range(7)]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def byte_level():
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    words.train_from_iterator(LINES, trainer)
+    return words
+
+
+def unigram():
+    """as T5's, which the program does not read from a tokenizer.json"""
+    words = Tokenizer(models.Unigram())
+    words.pre_tokenizer = pre_tokenizers.Metaspace()
+    words.decoder = decoders.Metaspace()
+    words.train_from_iterator(LINES, trainers.UnigramTrainer(vocab_size=300, special_tokens=SPECIAL + ["<unk>"], unk_token="<unk>", show_progress=False))
+    return words
+
+
+class PreparedFolders(InFolder):
+    def good(self, *arguments):
+        done = run(*arguments, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def model(self, words):
+        folder = self.folder / "model"
+        roles = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"} | ({"unk_token": "<unk>"} if words.token_to_id("<unk>") else {})
+        saved = transformers.PreTrainedTokenizerFast(tokenizer_object=words, chat_template=TEMPLATE, **roles)
+        saved.save_pretrained(folder)
+        torch.manual_seed(3)
+        config = transformers.LlamaConfig(vocab_size=len(saved), eos_token_id=saved.eos_token_id, bos_token_id=None, pad_token_id=0, **SHAPE)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        return folder, saved
+
+    def write(self, name, rows):
+        path = self.folder / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    def prepared(self, data, name="prepared", *more):
+        out = self.folder / name
+        command = [sys.executable, SOURCE / "python/compact/prepare", "--data", data, "--tokenizer", self.folder / "model", "--output", out, *more]
+        env = environment() | {"HF_DATASETS_CACHE": str(self.folder / "cache")}
+        done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return out
+
+    def flags(self, data, out, *more):
+        """A run of six steps; `more` goes above what is here, and takes it away where it has no value."""
+        flags = ["--task=prompt-completion", f"--model_name_or_path={self.folder / 'model'}", f"--train_file={data}",
+                 "--block_size=64", "--max_steps=6", "--save_steps=3", "--logging_steps=1", "--per_device_train_batch_size=4",
+                 f"--output_dir={self.folder / out}", "--device=cpu", *more]  # fmt: skip
+        last = dict(flag.split("=", 1) for flag in flags)
+        return ["train", *(f"{name}={value}" for name, value in last.items() if value)]
+
+    def weights(self, out):
+        return (self.folder / out / "model.safetensors").read_bytes()
+
+    def losses(self, out):
+        rows = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
+        return [{k: v for k, v in row.items() if "loss" in k} for row in rows]
+
+    def test_pairs_train_as_the_program_reads_them(self):
+        model, _ = self.model(byte_level())
+        rows = self.write("rows.jsonl", PAIRS)
+        folder = self.prepared(rows)
+        self.good(*self.flags(rows, "own"))
+        done = self.good(*self.flags(folder, "made"))
+        self.assertEqual(self.losses("made"), self.losses("own"))
+        self.assertEqual(self.weights("made"), self.weights("own"))
+        self.assertIn("as planned", done.stdout)
+        for more in (["--preset=recompute", "--block_size=9"], ["--preset=gact-l1"], ["--truncation=start", "--block_size=4"]):
+            for data, out in ((rows, "own"), (folder, "made")):
+                self.good(*self.flags(data, out, "--overwrite_output_dir=true", *more))
+            self.assertEqual(self.weights("made"), self.weights("own"), more)
+        plans = [self.good("plan", "--task=prompt-completion", f"--model_name_or_path={model}", f"--train_file={d}").stdout for d in (rows, folder)]
+        self.assertEqual(*(plan.split("\nmachine")[0] for plan in plans))
+        # A run evaluates what is prepared by its task, whatever file it had; the tokenizer's files and what the
+        # model's folder says of generating are as they were.
+        evals = [self.good("eval", f"--model_name_or_path={self.folder / 'made'}", f"--validation_file={d}").stdout for d in (rows, folder)]
+        self.assertEqual(*evals)
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
+            self.assertEqual((self.folder / "made" / name).read_bytes(), (model / name).read_bytes(), name)
+
+    def test_chats_of_any_tokenizer(self):
+        """their loss is that of transformers on the targets, and they resume bit for bit"""
+        model, tokenizer = self.model(unigram())
+        talks = [[{"role": r, "content": line[:60]} for r, line in zip(("user", "assistant") * 2, LINES[i : i + 4])] for i in range(0, 40, 4)]
+        folder = self.prepared(self.write("talks.jsonl", [{"messages": t} for t in talks]))
+        network = transformers.AutoModelForCausalLM.from_pretrained(model)
+        total = count = 0
+        marked = TEMPLATE.replace("m.content + '<|im_end|>\n' }}", "}}{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}"
+                                  "{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}").replace("'\n' + }}", "'\n' }}")  # fmt: skip
+        for talk in talks:
+            made = tokenizer.apply_chat_template(talk, chat_template=marked, return_dict=True, return_assistant_tokens_mask=True)
+            ids, mask = torch.tensor([made["input_ids"]]), torch.tensor([made["assistant_masks"]]).bool()
+            with torch.no_grad():
+                logits = network(ids).logits[0, :-1]
+            each = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+            total, count = total + each[mask[0, 1:]].sum().item(), count + int(mask[0, 1:].sum())
+        more = ["--block_size=256", f"--validation_file={folder}", "--eval_steps=6"]
+        # A step that changes nothing: the loss is the model's.
+        self.good(*self.flags(folder, "still", *more, "--learning_rate=1e-30", "--weight_decay=0"))
+        result = json.loads((self.folder / "still/all_results.json").read_text())
+        self.assertEqual(result["eval_tokens"], count)
+        self.assertAlmostEqual(result["eval_loss"], total / count, delta=2e-5)
+        self.good(*self.flags(folder, "whole", *more))
+        self.good(*self.flags(folder, "parts", *more))
+        self.good(*self.flags(folder, "parts", *more, f"--resume_from_checkpoint={self.folder / 'parts/checkpoint-3'}"))
+        self.assertEqual(self.weights("parts"), self.weights("whole"))
+        there = transformers.AutoTokenizer.from_pretrained(self.folder / "whole")
+        self.assertEqual(there.apply_chat_template(talks[0], return_dict=True)["input_ids"],
+                         tokenizer.apply_chat_template(talks[0], return_dict=True)["input_ids"])  # fmt: skip
+        done = run("generate", f"--model_name_or_path={self.folder / 'whole'}", "--prompt=a")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("a model of type `Unigram` is not known here; known: WordPiece, BPE; `python -m compact.prepare`", done.stderr)
+
+    def test_text_is_what_the_program_makes_of_it(self):
+        model, _ = self.model(byte_level())
+        rows = self.write("rows.jsonl", [{"text": "\n".join(LINES[i : i + 20])} for i in range(0, 400, 20)])
+        folder = self.prepared(rows)
+        more = ["--task=language-modeling", "--block_size=32"]
+        self.good(*self.flags(rows, "own", *more, f"--cache_dir={self.folder / 'cache'}"))
+        self.good(*self.flags(folder, "made", *more))
+        self.assertEqual(self.weights("made"), self.weights("own"))
+        new = ["--model=llama-tiny", "--model_name_or_path=", f"--tokenizer=prepared:file={folder / 'prepared.json'}"]
+        self.good(*self.flags(folder, "new", *more, *new))
+        self.assertEqual(json.loads((self.folder / "new/config.json").read_text())["vocab_size"], 500)
+
+    def test_refusals(self):
+        self.model(byte_level())
+        rows = self.write("rows.jsonl", PAIRS)
+        folder = self.prepared(rows)
+        texts = self.prepared(self.write("texts.jsonl", [{"text": line} for line in LINES]), "texts")
+
+        def error(*arguments):
+            done = run(*arguments, cwd=self.folder)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            return done.stderr
+
+        said = error(*self.flags(folder, "out", "--task=language-modeling"))
+        self.assertIn("samples.tokens: holds samples, not text: --task prompt-completion trains on it", said)
+        self.assertIn("holds text, not samples: --task language-modeling trains on it", error(*self.flags(texts, "out")))
+        self.assertIn("was made with the tokenizer `prepared:file=prepared.json`", error(*self.flags(folder, "out", "--tokenizer=bytes")))
+        (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + " ")
+        self.assertIn("must be the one in use", error(*self.flags(folder, "out")))
+        card = json.loads((folder / "prepared.json").read_text())
+        for change, rule in (
+            ({"files": ["../model/tokenizer.json"]}, 'a file of the tokenizer must be a name, is "../model/tokenizer.json"'),
+            ({"ends": []}, "must have an end of text"),
+            ({"ends": [500]}, "a number of the tokenizer must be below 500, is 500"),
+            ({"vocabulary": -1}, "below 1073741825, is -1"),
+            ({"begin": 3}, "`begin` of the tokenizer must be a list"),
+        ):
+            (folder / "prepared.json").write_text(json.dumps(card | {"tokenizer": card["tokenizer"] | change}))
+            self.assertIn(rule, error(*self.flags(folder, "out")))
+
+
+if __name__ == "__main__":
+    unittest.main()
