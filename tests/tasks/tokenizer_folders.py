@@ -20,6 +20,7 @@ try:
     import transformers
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
@@ -38,6 +39,7 @@ STRINGS = [
     " two  spaces ", "Hello, world!", "a\n\nb\tc", "hello world 2023 650841823", "=" * 37, " " * 41, "-" * 50, "▁x", "▁ ▁x",
     "a▁b", "</s>a", "a <s> b", "<unk>b", "x<|user|>y", "x <|user|>  y", "<|user|>", "It's we'LL ÀB", "\u200d\u0301", "\x00\x07",
     "<|endoftext|>", "<|im_start|>user\nhi<|im_end|>\n", "[MASK] [SEP]", "👩‍👩‍👧\n\n\tx", "<0x41>", "naïve façade", "½ Ⅷ ²³ ٣٤",
+    "a<|user|>b <|user|> c", "<c><b> <u><p>", "<|image|> <x>a", "<pad> <mask> <|padding|>", "<|other|>b",
     "e\u0301\u0327 Tie\u0302\u0301ng Vie\u0323\u0302t", "\u1100\u1161\u11a8", "a\r\nb", "السَّرِيع", "שׁוּעָ",
 ]  # fmt: skip
 SENTENCEPIECE = {
@@ -126,8 +128,7 @@ def folders(root: pathlib.Path) -> None:
         saved.save_pretrained(root / f"{kind}-saved")
     for kind, config in (("spm-bpe-config", {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<s>"}),):
         shutil.copytree(root / "spm-bpe", root / kind)
-        config["added_tokens_decoder"] = {"1000": {"content": "<|user|>", "lstrip": False, "rstrip": False, "normalized": False,
-                                                    "single_word": False, "special": True}}  # fmt: skip
+        config["added_tokens_decoder"] = {"1000": listed("<|user|>")}
         (root / kind / "tokenizer_config.json").write_text(json.dumps(config))
     (root / "vocab-txt").mkdir()
     words = sorted(bare["wordpiece"].get_vocab().items(), key=lambda item: item[1])
@@ -140,7 +141,13 @@ def folders(root: pathlib.Path) -> None:
         shutil.copyfile(DATA / "tokenizers/t5-spiece.model", root / "t5/tokenizer.model")
 
 
+def listed(content: str, **flags: bool) -> dict:
+    return {"content": content, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True} | flags
+
+
 SPM = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
+ROLES = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 CLASSES = {
     # name: (tokenizer, type of the model or none, tokenizer_config.json)
     "bert-default": ("wordpiece", "bert", {}),
@@ -170,6 +177,26 @@ CLASSES = {
     "spm-backend": ("spm-bpe-plain", "llama", {"tokenizer_class": "PreTrainedTokenizerFast", **SPM}),
     "spm-backend-new": ("spm-bpe-plain", "mistral", {"tokenizer_class": "LlamaTokenizer", "legacy": False, **SPM}),
     "spm-none": ("spm-bpe-plain", "llama", None),
+    "electra": ("wordpiece-cased", "electra", {}),
+    "electra-class": ("wordpiece-bare", None, {"tokenizer_class": "ElectraTokenizer"}),
+    "distilbert": ("wordpiece-cased", "distilbert", {"tokenizer_class": "DistilBertTokenizerFast", "do_lower_case": False}),
+    "neox": ("gpt2", "gpt_neox", {"pad_token": "<|endoftext|>"}),
+    "neox-class": ("llama3", "llama", {"tokenizer_class": "GPTNeoXTokenizerFast"} | dict.fromkeys(ROLES, "<|end_of_text|>")),
+    "neox-prefix": ("smollm2", None, {"tokenizer_class": "GPTNeoXTokenizer", "add_prefix_space": True, "pad_token": None}),
+    "neox-fast": ("llama3", "gpt_neox", FAST),
+    "codegen": ("llama3", "phi", {"tokenizer_class": "CodeGenTokenizer"} | dict.fromkeys(ROLES, "<|end_of_text|>")),
+    "no-defaults": ("roberta", "gpt2", {"unk_token": None, "bos_token": None, "eos_token": "</s>"}),
+    "llama3-no-bos": ("llama3", "llama", FAST | {"add_bos_token": False, "bos_token": "<|begin_of_text|>"}),
+    "llama3-bos": ("llama3", "llama", FAST | {"add_bos_token": True, "bos_token": "<|end_of_text|>"}),
+    "list-strips": ("metaspace-first", None, FAST | {"added_tokens_decoder": {
+        "0": listed("<unk>"), "1": listed("<s>", single_word=True), "2": listed("</s>", special=False),
+        "1200": listed("<|user|>", lstrip=True, rstrip=True)}}),
+    "list-normal": ("smollm2", None, FAST | {"added_tokens_decoder": {"0": listed("<|endoftext|>", normalized=True, lstrip=True)}}),
+    "list-other": ("metaspace-first", None, FAST | {"added_tokens_decoder": {"7": listed("<|user|>"), "1200": listed("<|other|>")}}),
+    "list-gpt2": ("gpt2", "gpt2", {"added_tokens_decoder": {"0": listed("<|endoftext|>", rstrip=True), "7": listed("<|user|>")}}),
+    "new-roles": ("llama3", "llama", FAST | {
+        "unk_token": "<u>", "cls_token": "<c>", "bos_token": "<b>", "pad_token": "<p>", "eos_token": "<|end_of_text|>",
+        "image_token": "<|image|>", "extra_special_tokens": ["<x>"]}),
     "gemma2-prepend": ("metaspace-prepend", "gemma2",
                        {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>", "mask_token": "<unk>"}),
 } | {
@@ -187,6 +214,17 @@ REFUSED = {
     "split-special": ("metaspace-first", "llama", {"split_special_tokens": True}, "split_special_tokens true is not known here"),
     "unigram-llama": ("unigram", "llama", {"tokenizer_class": "LlamaTokenizer"}, "which takes pieces and merges alone"),
     "other-model": ("gpt2", "bert", {}, "which makes one of WordPiece"),
+    "codellama": ("metaspace-prepend", "llama", {"tokenizer_class": "CodeLlamaTokenizer"}, "reads it as CodeLlamaTokenizer, which"),
+    "camembert": ("unigram", None, {"tokenizer_class": "CamembertTokenizer"}, "tokenizer.model: transformers reads it as CamembertTok"),
+    "spm-t5": ("unigram", "t5", {}, "reads it as T5Tokenizer, which makes a tokenizer of it by rules that are not known here"),
+    "spm-gemma": ("spm-bpe-plain", "gemma2", {}, "reads it as GemmaTokenizer, which"),
+    "pair-qwen": ("pair", None, {"tokenizer_class": "Qwen2Tokenizer"}, "vocab.json: transformers reads it as Qwen2Tokenizer"),
+    "vocab-mpnet": ("vocab-txt", "mpnet", {}, "vocab.txt: transformers reads it as MPNetTokenizer"),
+    "neox-pad": ("gpt2", "gpt_neox", {}, "adds `<|padding|>` (pad_token) to a vocabulary that lacks it; name one that it has, or null"),
+    "roberta-lacks": ("gpt2", "roberta", {"cls_token": "a", "sep_token": "b"}, "adds `<s>` (bos_token)"),
+    "qwen2-lacks": ("roberta", "qwen2", FAST, "beside a model of this type it does so with every tokenizer"),
+    "list-lacks": ("roberta", "gpt2", {"eos_token": "</s>", "bos_token": None, "unk_token": None, "added_tokens_decoder": {}},
+                   "added_tokens_decoder of tokenizer_config.json lacks it"),
     "bert-without-cls": ("wordpiece", "bert", {"cls_token": "[BEGIN]"}, "puts `[BEGIN]` (cls_token) around texts"),
 }  # fmt: skip
 
@@ -242,6 +280,47 @@ def read_here_as_there(root: pathlib.Path, lines: list[str]) -> int:
     return bad
 
 
+def every(root: pathlib.Path) -> None:
+    """A folder for every class and every type of model that transformers has a tokenizer for."""
+    types = {kind: c.removesuffix("Fast") for kind, c in TOKENIZER_MAPPING_NAMES.items() if c}
+    special = {"smollm2": "<|endoftext|>", "metaspace-prepend": "<unk>", "wordpiece-cased": "[UNK]"}
+    rows = []
+    for c in {*types.values(), "DistilBertTokenizer", "CodeLlamaTokenizer"}:
+        rows += [(f"every-class-{c}-{tokenizer}", tokenizer, "llama", {"tokenizer_class": c}) for tokenizer in special]
+    own = {"BertTokenizer": "wordpiece-cased", "GemmaTokenizer": "metaspace-prepend"}
+    for kind, c in types.items():
+        rows.append((f"every-{kind}", own.get(c, "smollm2"), kind, {}))
+        rows.append((f"every-{kind}-named", "smollm2", kind, {"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": True}))
+    for name, tokenizer, kind, config in rows:
+        (root / name).mkdir()
+        (root / name / "tokenizer.json").symlink_to(root / tokenizer / "tokenizer.json")
+        (root / name / "tokenizer_config.json").write_text(json.dumps(config | dict.fromkeys(ROLES, special[tokenizer])))
+        (root / name / "config.json").write_text(json.dumps({"model_type": kind}))
+
+
+def every_as_there(root: pathlib.Path) -> int:
+    bad = same = 0
+    folders = sorted(root.glob("every-*"))
+    for folder in folders:
+        refused = (folder / "refused").read_text() if (folder / "refused").is_file() else ""
+        try:
+            there = AutoTokenizer.from_pretrained(folder)
+        except Exception as error:
+            there = error
+        as_it_is = type(there) is PreTrainedTokenizerFast
+        if refused:
+            wrong = as_it_is and "transformers reads it" in refused
+        else:
+            ours = json.loads((folder / "ids.json").read_text())
+            wrong = isinstance(there, Exception) or there(STRINGS, add_special_tokens=False)["input_ids"] != ours
+            same += not wrong
+        if wrong:
+            print(f"{folder.name}: {type(there).__name__} there{', refused here: ' + refused if refused else ''}")
+        bad += wrong
+    print(f"{len(folders)} folders of every class and type of model: {same} read as there")
+    return bad
+
+
 def tie(folder: pathlib.Path, one: list[int], other: list[int]) -> bool:
     """Whether a unigram model holds two ways to cut a text equally likely: sums in float32 and in float64 differ."""
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
@@ -260,6 +339,8 @@ def main() -> int:
         root = pathlib.Path(name)
         folders(root)
         classes(root)
+        every(root)
+        (root / "few").write_text(json.dumps(STRINGS))
         (root / "lines").write_text(json.dumps(lines))
         (root / "types").write_text(json.dumps(TYPES))
         result = subprocess.run(
@@ -268,8 +349,8 @@ def main() -> int:
         )  # fmt: skip
         assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
         qwen2 = ("qwen2", "class-qwen2-type", "class-qwen3")
-        bad += read_here_as_there(root, lines)
-        for folder in sorted(path for path in root.iterdir() if path.is_dir() and not (path / "refused").is_file()):
+        bad += read_here_as_there(root, lines) + every_as_there(root)
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and not (path / "refused").is_file() and not path.name.startswith("every-")):
             ours = json.loads((folder / "ids.json").read_text())
             texts = json.loads((folder / "texts.json").read_text())
             for model_type in TYPES:

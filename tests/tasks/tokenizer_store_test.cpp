@@ -78,6 +78,8 @@ TEST(TokenizerStore, ATokenizerModelPutsNoBeginThatNobodyAsksFor) {
   fs::copy_file(kModel, folder / "tokenizer.model");
   EXPECT_FALSE(load_tokenizer(folder.path())->sequence_format());
   write(folder / "config.json", R"({"model_type": "roberta", "bos_token_id": 1})");
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("reads it as RobertaTokenizer"));
+  write(folder / "tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   EXPECT_FALSE(load_tokenizer(folder.path())->sequence_format());
   write(folder / "config.json", R"({"model_type": "llama", "bos_token_id": 1})");
   EXPECT_TRUE(load_tokenizer(folder.path())->sequence_format().value().begin.empty());
@@ -201,7 +203,8 @@ TEST(TokenizerFolders, Exchange) {
     const auto saved = load_tokenizer(entry.path() / "llama");
     EXPECT_EQ(saved->end_of_text(), tokenizer->end_of_text()) << entry.path();
     nlohmann::json ids = nlohmann::json::array(), texts = nlohmann::json::array();
-    for (const auto& line : lines) {
+    const bool few = entry.path().filename().string().starts_with("every-");
+    for (const auto& line : few ? read_json(fs::path(given) / "few") : lines) {
       ids.push_back(saved->encode(line.get<std::string>()));
       texts.push_back(saved->decode(ids.back().get<std::vector<uint32_t>>()));
       EXPECT_EQ(tokenizer->encode(line.get<std::string>()),

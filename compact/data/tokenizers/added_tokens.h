@@ -22,6 +22,7 @@ struct AddedToken {
   bool single_word = false;             // not inside of a word
   bool lstrip = false, rstrip = false;  // takes the white space before it, after it
 
+  bool operator==(const AddedToken&) const = default;
   // Whether it begins or ends with a letter, a digit or what is not ASCII.
   bool touches_letters() const;
 };

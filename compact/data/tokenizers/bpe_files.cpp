@@ -181,6 +181,8 @@ BpeParts read_bpe_json(std::string_view text, const TokenRoles& roles, const std
 BpeParts read_bpe_pair(std::string_view vocab, const std::string& vocab_where,
                        std::string_view merges, const std::string& merges_where,
                        const TokenRoles& roles) {
+  using Kind = TokenizerClass::Kind;
+  check_class(roles.tokenizer_class(), {Kind::kGpt2, Kind::kRoberta}, vocab_where);
   BpeParts parts;
   const json tokens = parse_json(vocab, vocab_where, {.max_bytes = kLargestVocabulary});
   parts.vocabulary = Vocabulary::from_json(tokens, vocab_where);

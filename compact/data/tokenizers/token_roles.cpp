@@ -57,11 +57,15 @@ TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
     for (const char* const role : kTokenRoles) {
       const auto found = from.find(role);
       if (found == from.end()) continue;
-      named_.erase(role);
-      if (found->is_null()) continue;
-      AddedToken token = token_of(*found, where + role);
+      AddedToken token = found->is_null() ? AddedToken() : token_of(*found, where + role);
       token.special = true;
-      if (!token.content.empty()) named_.emplace(role, std::move(token));
+      named_[role] = std::move(token);
+    }
+    // Roles of a model's own, as image_token.
+    for (const auto& [key, value] : from.items()) {
+      const bool own = key.ends_with("_token") && !std::ranges::count(kTokenRoles, key);
+      if (!own || !(value.is_string() || value.is_object())) continue;
+      extra_.push_back(token_of(value, where + key));
     }
     for (const char* const list : {"extra_special_tokens", "additional_special_tokens"}) {
       const auto found = from.find(list);
@@ -83,6 +87,7 @@ TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
   }
   if (const auto decoder = config.find("added_tokens_decoder"); decoder != config.end()) {
     const std::string where = cat(folder, "/", config_name, ": added_tokens_decoder");
+    has_decoder_ = true;
     COMPACT_CHECK(decoder->is_object(), where, " must be an object {\"id\": token}");
     for (const auto& [key, value] : decoder->items()) {
       int64_t id = -1;
@@ -121,37 +126,51 @@ TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
 
 const std::string* TokenRoles::token(const char* role) const {
   const auto found = named_.find(role);
-  return found == named_.end() ? nullptr : &found->second.content;
+  return found == named_.end() || found->second.content.empty() ? nullptr : &found->second.content;
+}
+
+bool TokenRoles::lists(const std::string& content) const {
+  const auto is = [&](const auto& pair) { return pair.second.content == content; };
+  return std::ranges::any_of(numbered_, is) || std::ranges::any_of(named_, is) ||
+         std::ranges::count(extra_, content, &AddedToken::content);
 }
 
 std::vector<AddedToken> TokenRoles::add_to(Vocabulary& vocabulary, std::vector<AddedToken>& added,
                                            const std::string& where) const {
-  std::vector<AddedToken> fresh;
-  const auto put = [&](AddedToken token) {
-    const bool there = std::ranges::any_of(
-        added, [&](const AddedToken& other) { return other.content == token.content; });
-    if (there || token.content.empty()) return;
-    const auto known = vocabulary.find(token.content);
-    token.id = known ? *known : static_cast<uint32_t>(vocabulary.count());
-    if (!known) vocabulary.add(token.content, token.id, where);
-    added.push_back(token);
-    fresh.push_back(std::move(token));
-  };
-  const auto special = [&](const std::string& content) {
-    return std::ranges::any_of(named_, [&](const auto& n) { return n.second.content == content; });
-  };
+  std::vector<AddedToken> all, fresh;  // in transformers' order
+  for (const auto& [id, token] : numbered_) all.push_back(token);
+  for (const char* const role : kTokenRoles) {
+    if (const auto named = named_.find(role); named != named_.end()) all.push_back(named->second);
+  }
+  all.insert(all.end(), extra_.begin(), extra_.end());
   const std::string* const pad = this->token("pad_token");
-  for (const auto& [id, token] : numbered_) {
-    const bool last = id == numbered_.rbegin()->first && extra_.empty();
-    if (last && pad && token.content == *pad && !vocabulary.find(token.content)) continue;
-    AddedToken copy = token;
-    copy.special |= special(copy.content);
-    put(std::move(copy));
+  const auto only_fills = [&](const AddedToken& token) {
+    return token.content.empty() ||
+           (pad && token.content == *pad && !vocabulary.find(token.content));
+  };
+  const auto grows = [&](const AddedToken& token) {
+    return !only_fills(token) && !vocabulary.find(token.content);
+  };
+  const auto last = std::find_if(all.rbegin(), all.rend(), grows).base();
+  for (auto token = all.begin(); token != all.end(); ++token) {
+    if (token->content.empty() || (token >= last && only_fills(*token))) continue;
+    token->special |= std::ranges::any_of(
+        named_, [&](const auto& n) { return n.second.content == token->content; });
+    const auto there = std::ranges::find(added, token->content, &AddedToken::content);
+    if (there != added.end()) {
+      token->id = there->id;
+      token->special |= there->special;
+      const bool listed = token - all.begin() < std::ssize(numbered_);
+      if (!listed || *there == *token) continue;
+      *there = *token;
+    } else {
+      const auto known = vocabulary.find(token->content);
+      token->id = known ? *known : static_cast<uint32_t>(vocabulary.count());
+      if (!known) vocabulary.add(token->content, token->id, where);
+      added.push_back(*token);
+    }
+    fresh.push_back(*token);
   }
-  for (const auto& [role, token] : named_) {
-    if (role != "pad_token" || vocabulary.find(token.content)) put(token);
-  }
-  for (const AddedToken& token : extra_) put(token);
   return fresh;
 }
 

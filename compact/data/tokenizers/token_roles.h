@@ -29,6 +29,12 @@ class TokenRoles {
 
   // The text of the token with a role, as `eos_token`; nullptr where none has it.
   const std::string* token(const char* role) const;
+  // Whether the folder says of a role which token has it, or that none has.
+  bool says(const std::string& role) const { return named_.contains(role); }
+  // Whether tokenizer_config.json lists all tokens that are added (added_tokens_decoder), and
+  // whether the folder lists or names one.
+  bool has_decoder() const { return has_decoder_; }
+  bool lists(const std::string& content) const;
   // Whether a text begins with bos_token where the tokenizer has no tokenizer.json to say so.
   std::optional<bool> adds_begin() const { return adds_begin_; }
 
@@ -36,8 +42,9 @@ class TokenRoles {
   const TokenizerClass& tokenizer_class() const { return class_; }
 
   // Puts the tokens that the files beside add into `vocabulary`, and what is looked for in a text
-  // into `added`, as a tokenizer.json's own; gives those put in. A token that only fills batches up
-  // and is not in the vocabulary is left out.
+  // into `added`, as a tokenizer.json's own; gives those put in or changed: how a listed token is
+  // looked for goes before what tokenizer.json says of it. One that only fills batches up, is not
+  // in the vocabulary and would be the last is left out.
   std::vector<AddedToken> add_to(Vocabulary& vocabulary, std::vector<AddedToken>& added,
                                  const std::string& where) const;
 
@@ -54,12 +61,13 @@ class TokenRoles {
                                     const std::vector<AddedToken>& added, uint32_t end) const;
 
  private:
-  std::map<std::string, AddedToken> named_;
-  std::map<int64_t, AddedToken> numbered_;  // by the id that a file gives
+  std::map<std::string, AddedToken> named_;  // without content: no token
+  std::map<int64_t, AddedToken> numbered_;   // by the id that a file gives
   std::vector<AddedToken> extra_;
   std::vector<int64_t> stops_;
   std::string stops_file_;
   std::optional<bool> adds_begin_;
+  bool has_decoder_ = false;
   TokenizerClass class_;
 };
 

@@ -2,13 +2,13 @@
 #include "compact/data/tokenizers/tokenizer_class.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/files/printable.h"
+#include "compact/data/tokenizers/class_names.h"
 #include "compact/data/tokenizers/token_roles.h"
 #include "compact/data/tokenizers/tokenizer_json.h"
 #include "compact/data/tokenizers/word_splitter.h"
@@ -45,6 +45,12 @@ const ClassRow kRebuilding[] = {
      {{"unk_token", "<|endoftext|>"},
       {"bos_token", "<|endoftext|>"},
       {"eos_token", "<|endoftext|>"}}},
+    {Kind::kGptNeoX,
+     "GPTNeoXTokenizer",
+     {{"unk_token", "<|endoftext|>"},
+      {"bos_token", "<|endoftext|>"},
+      {"eos_token", "<|endoftext|>"},
+      {"pad_token", "<|padding|>"}}},
     {Kind::kRoberta,
      "RobertaTokenizer",
      {{"bos_token", "<s>"},
@@ -71,28 +77,22 @@ const ClassRow kRebuilding[] = {
      {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}}},
 };
 
-const char* const kBackendName = "TokenizersBackend";
-
-// The class that transformers has for a type of model; "" where it has none.
-std::string class_of_model(const std::string& type) {
-  static const std::map<std::string, std::string> classes = {
-      {"bert", "BertTokenizer"},    {"gemma", "GemmaTokenizer"},
-      {"gemma2", "GemmaTokenizer"}, {"gemma3_text", "GemmaTokenizer"},
-      {"gpt2", "GPT2Tokenizer"},    {"granite", kBackendName},
-      {"mistral", kBackendName},    {"olmo2", kBackendName},
-      {"phi3", kBackendName},       {"qwen2", "Qwen2Tokenizer"},
-      {"qwen3", "Qwen2Tokenizer"},  {"roberta", "RobertaTokenizer"},
-  };
-  const auto found = classes.find(type);
-  return found == classes.end() ? "" : found->second;
-}
-
 const ClassRow& row_of(Kind kind) { return *std::ranges::find(kRebuilding, kind, &ClassRow::kind); }
 
 Kind kind_of(const std::string& name) {
-  if (name == "BartTokenizer") return Kind::kRoberta;  // another name of it
+  if (name == kBackendName) return Kind::kBackend;
   const auto row = std::ranges::find(kRebuilding, name, &ClassRow::name);
-  return row == std::end(kRebuilding) ? Kind::kBackend : row->kind;
+  return row == std::end(kRebuilding) ? Kind::kOther : row->kind;
+}
+
+// The end of an error.
+std::string way_out(const TokenizerClass& of) {
+  if (of.fixed) {
+    return "; beside a model of this type it does so with every tokenizer: take the tokenizer's "
+           "files without config.json";
+  }
+  return "; for the file as it is, or as AutoTokenizer saves it, set tokenizer_class to "
+         "PreTrainedTokenizerFast in tokenizer_config.json";
 }
 
 std::string string_at(const json& object, const char* key) {
@@ -127,16 +127,18 @@ class Rebuilt {
     add_special_tokens();
     switch (of_.kind) {
       case Kind::kBackend:
+      case Kind::kOther:
         break;
       case Kind::kBert:
         bert();
         break;
       case Kind::kRoberta:
-        roberta();
-        [[fallthrough]];
+      case Kind::kGptNeoX:
       case Kind::kGpt2:
+        if (of_.kind == Kind::kRoberta) roberta();
+        if (of_.kind == Kind::kGptNeoX) plain_sentences();
         bpe({});
-        put("normalizer", nullptr);
+        put("normalizer", of_.kind == Kind::kGptNeoX ? json{{"type", "NFC"}} : json());
         put("pre_tokenizer", bytes(true));
         put("decoder", bytes(true), false);
         break;
@@ -184,8 +186,8 @@ class Rebuilt {
   }
 
   std::string token(std::string_view role) const {
-    const std::string* const named = roles_.token(std::string(role).c_str());
-    if (named) return *named;
+    const std::string key(role);
+    if (roles_.says(key)) return roles_.token(key.c_str()) ? *roles_.token(key.c_str()) : "";
     const auto& all = row_of(of_.kind).tokens;
     const auto found = std::ranges::find(all, role, [](const DefaultToken& d) { return d.role; });
     return found == all.end() ? "" : found->token;
@@ -214,14 +216,29 @@ class Rebuilt {
     return std::nullopt;
   }
 
-  // Those that have no name in the folder are looked for in texts, too.
+  // Those that have no name in the folder are looked for in texts, too. Tokens that only the file
+  // adds are lost where tokenizer_config.json has a list of them.
   void add_special_tokens() {
     if (root_.value("added_tokens", json()).is_null()) root_["added_tokens"] = json::array();
     if (!root_["added_tokens"].is_array()) return;
+    for (const json& entry : root_["added_tokens"]) {
+      const std::string content = entry.is_object() ? string_at(entry, "content") : "";
+      COMPACT_CHECK(!roles_.has_decoder() || roles_.lists(content), where_, ": adds the token `",
+                    printable(content),
+                    "`, which transformers does not take, since it reads it as ", of_.name,
+                    " and added_tokens_decoder of tokenizer_config.json lacks it; add it "
+                    "there",
+                    way_out(of_));
+    }
     for (const DefaultToken& one : row_of(of_.kind).tokens) {
       const std::string content = token(one.role);
+      if (roles_.says(one.role) || is_added(content)) continue;
       const auto id = vocabulary().find(content);
-      if (content != one.token || id == vocabulary().end() || is_added(content)) continue;
+      COMPACT_CHECK(id != vocabulary().end(), where_, ": transformers reads it as ", of_.name,
+                    ", which adds `", content, "` (", one.role,
+                    ") to a vocabulary that lacks it; name one that it has, or null, in "
+                    "tokenizer_config.json",
+                    way_out(of_));
       root_["added_tokens"].push_back({{"id", *id},
                                        {"content", content},
                                        {"single_word", false},
@@ -277,7 +294,7 @@ class Rebuilt {
     COMPACT_CHECK(id, where_, ": transformers reads it as ", row_of(of_.kind).name,
                   ", which puts `", printable(token(role)), "` (", role,
                   ") around texts, a token that the vocabulary lacks; name one that it has in ",
-                  "tokenizer_config.json, or set tokenizer_class to PreTrainedTokenizerFast there");
+                  "tokenizer_config.json", way_out(of_));
     return *id;
   }
 
@@ -337,6 +354,13 @@ class Rebuilt {
     if (!same) put("post_processor", std::move(value));
   }
 
+  // Nothing around them.
+  void plain_sentences() {
+    const json old = root_.value("post_processor", json());
+    if (old.is_null() || (old.is_object() && old.value("type", json()) == "ByteLevel")) return;
+    put("post_processor", nullptr);
+  }
+
   json& root_;
   const TokenRoles& roles_;
   const TokenizerClass& of_;
@@ -349,16 +373,16 @@ class Rebuilt {
 TokenizerClass tokenizer_class_of(const json& tokenizer_config, const json& model,
                                   const std::string& where) {
   TokenizerClass result;
-  const std::string type = string_at(model, "model_type"), usual = class_of_model(type);
+  const std::string type = string_at(model, "model_type");
   result.language_model = !type.empty() && type != "bert" && type != "roberta";
   if (tokenizer_config.contains("compact_tokenizer")) return result;
   std::string name = string_at(tokenizer_config, "tokenizer_class");
   if (name.empty()) name = string_at(model, "tokenizer_class");
-  if (name.ends_with("Fast")) name.resize(name.size() - 4);
-  // What the folder names goes before what the type of model has, except that these read every
-  // tokenizer in the same way.
-  const bool fixed = usual == kBackendName || type == "qwen2";
-  result.kind = kind_of(name.empty() || fixed ? usual : name);
+  const NamedClass named = class_named(std::move(name), type);
+  result.name = named.name;
+  result.fixed = named.fixed;
+  result.by_type = named.by_type;
+  result.kind = kind_of(named.name);
   const auto optional = [&](const char* key) -> std::optional<bool> {
     const auto found = tokenizer_config.find(key);
     if (found == tokenizer_config.end() || found->is_null()) return std::nullopt;
@@ -372,18 +396,24 @@ TokenizerClass tokenizer_class_of(const json& tokenizer_config, const json& mode
   return result;
 }
 
+void check_class(const TokenizerClass& of, std::initializer_list<Kind> known,
+                 const std::string& where) {
+  COMPACT_CHECK(of.kind == Kind::kBackend || std::ranges::find(known, of.kind) != known.end(),
+                where, ": transformers reads it as ", of.name,
+                ", which makes a tokenizer of it by rules that are not known here", way_out(of));
+}
+
 Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool bare,
                                        const std::string& where) {
   using Prefix = Metaspace::Prefix;
+  check_class(of, {Kind::kLlama}, where);
   if (of.kind != Kind::kLlama) {
     if (!own) return Prefix::kNone;
-    return of.kind == Kind::kBackend && !of.legacy.value_or(true) ? Prefix::kFirst
-                                                                  : Prefix::kAlways;
+    return of.legacy.value_or(true) ? Prefix::kAlways : Prefix::kFirst;
   }
   COMPACT_CHECK(bare, where, ": transformers reads it as LlamaTokenizer, which takes pieces and ",
-                "merges alone, but it is no BPE of bytes without rules and user-defined pieces; ",
-                "for the file as it is set tokenizer_class to PreTrainedTokenizerFast in ",
-                "tokenizer_config.json");
+                "merges alone, but it is no BPE of bytes without rules and user-defined pieces",
+                way_out(of));
   if (!of.prefix_space.value_or(true)) return Prefix::kNone;
   return of.legacy.value_or(false) ? Prefix::kEach : Prefix::kFirst;
 }
@@ -392,19 +422,22 @@ std::string rebuild_tokenizer_json(json& root, const TokenRoles& roles, const st
   const TokenizerClass& of = roles.tokenizer_class();
   if (of.kind == Kind::kBackend) return "";
   const std::string model = component_type(root, "model", where);
-  if (of.kind == Kind::kLlama) {
-    // transformers reads such a file as it is, whatever the class.
+  if (of.kind == Kind::kLlama && !of.by_type) {
+    // transformers reads such a file as it is where the folder names the class.
     for (const char* const key : {"pre_tokenizer", "decoder"}) {
       if (root.contains(key) && root[key].dump().find("\"ByteLevel\"") != std::string::npos) {
         return "";
       }
     }
   }
+  check_class(of,
+              {Kind::kBert, Kind::kGpt2, Kind::kGptNeoX, Kind::kRoberta, Kind::kQwen2, Kind::kGemma,
+               Kind::kLlama},
+              where);
   const char* const wanted = of.kind == Kind::kBert ? "WordPiece" : "BPE";
   COMPACT_CHECK(model == wanted, where, ": has a model of type ", printable(model),
                 ", but transformers reads it as ", row_of(of.kind).name, ", which makes one of ",
-                wanted, "; for the file as it is set tokenizer_class to PreTrainedTokenizerFast ",
-                "in tokenizer_config.json");
+                wanted, way_out(of));
   return Rebuilt(root, roles, where).run();
 }
 

@@ -4,6 +4,7 @@
 // whatever the file says.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -15,8 +16,20 @@ namespace compact {
 class TokenRoles;
 
 struct TokenizerClass {
-  enum class Kind { kBackend, kBert, kGpt2, kRoberta, kQwen2, kGemma, kLlama };
-  Kind kind = Kind::kBackend;  // which reads the file as it is
+  enum class Kind {
+    kBackend,  // reads the file as it is
+    kBert,
+    kGpt2,
+    kGptNeoX,
+    kRoberta,
+    kQwen2,
+    kGemma,
+    kLlama,
+    kOther  // makes a tokenizer that is not known here
+  };
+  Kind kind = Kind::kBackend;
+  std::string name;                     // in transformers
+  bool fixed = false, by_type = false;  // as NamedClass
   bool lowercase = true, chinese_characters = true;
   std::optional<bool> strip_accents, prefix_space, legacy;
   bool language_model = false;  // the folder has one
@@ -27,6 +40,10 @@ struct TokenizerClass {
 TokenizerClass tokenizer_class_of(const nlohmann::json& tokenizer_config,
                                   const nlohmann::json& model, const std::string& where);
 
+// Throws InputError unless the class reads files as they are or is of a `known` kind.
+void check_class(const TokenizerClass& of, std::initializer_list<TokenizerClass::Kind> known,
+                 const std::string& where);
+
 // What comes before a text of a SentencePiece model, which `bare` says can be made of pieces and
 // merges alone; `own`: the model puts a mark there. Throws InputError where the class would make
 // another tokenizer of it.
@@ -35,7 +52,7 @@ Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool 
 
 // Turns a tokenizer.json, parsed by parse_tokenizer_json, into what the folder's class makes of it;
 // gives what that changed of the tokens, "" for nothing. Throws InputError where the class makes a
-// model of another type.
+// model of another type, takes tokens that the vocabulary lacks, or is not known here.
 std::string rebuild_tokenizer_json(nlohmann::json& root, const TokenRoles& roles,
                                    const std::string& where);
 

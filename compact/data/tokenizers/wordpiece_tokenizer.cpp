@@ -47,6 +47,7 @@ class WordPieceTokenizer final : public Tokenizer {
     if (from_json) {
       read_json_file(parse_tokenizer_json(files_[name], path, "WordPiece"));
     } else {
+      check_class(files_.roles().tokenizer_class(), {TokenizerClass::Kind::kBert}, path);
       read_lines(files_[name], lowercase);
     }
     std::string beside = rebuilt_;  // what the files beside change
