@@ -3,12 +3,15 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/io/adapter_folder.h"
+#include "compact/io/config_keys.h"
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/tasks/load_weights.h"
@@ -26,10 +29,22 @@ void merge(const std::string& from, const std::string& given_base, const std::st
   std::error_code ignored;
   COMPACT_CHECK(!fs::exists(output, ignored) || fs::is_empty(output, ignored), "--output_dir ",
                 output, ": is not empty; give another");
+  COMPACT_CHECK(!has_whole_weights(from), from, ": has weights of a whole model beside ",
+                kAdapterFile, "; move one of them away");
   AdapterFolder adapters(from);
   const std::string base = given_base.empty() ? base_of(from, adapters) : given_base;
   const ModelWeights weights(base);
   weights.verify();
+  const nlohmann::json config = read_json(fs::path(base) / "config.json");
+  ConfigKeys(config, base + "/config.json").refuse_quantized();
+  // A run of ours keeps beside its adapters all that goes along; peft what its user saved.
+  std::map<std::string, std::string> files = kept_files(from, {}, /*own_tokenizer=*/true, warnings);
+  if (!fs::exists(fs::path(from) / "config.json")) {
+    const bool tokenizer = std::ranges::any_of(files, [](const auto& file) {
+      return file.first.starts_with("tokenizer") || file.first.starts_with("vocab");
+    });
+    files.merge(kept_files(base, files, /*own_tokenizer=*/!tokenizer, warnings));
+  }
   std::vector<TensorEntry> entries;
   for (const std::string& name : weights.names()) entries.push_back(weights.entry(name));
   make_folders(output);
@@ -41,8 +56,8 @@ void merge(const std::string& from, const std::string& given_base, const std::st
     writer.add(name, tensor);
   }
   adapters.check_all_added();
-  write_files_atomically(output, kept_files(base, {}, /*own_tokenizer=*/true, warnings));
-  write_json(fs::path(output) / "config.json", read_json(fs::path(base) / "config.json"));
+  write_files_atomically(output, files);
+  write_json(fs::path(output) / "config.json", config);
   writer.commit();
 }
 

@@ -20,7 +20,7 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
             "name, after it flags for this run alone (--budget 50%: half of the first run's peak); "
             "quotes keep spaces and commas together: "
             "\"off,half=auto --budget 50%,muon=compact --optim muon\"; default: off,exact,compact, "
-            "for images and graphs off,exact,gact-l1",
+            "for images, graphs and adapters off,exact,gact-l1",
             "A,B,...");
   CompareOptions options;
   flags.add("timing_rounds", options.timing_rounds,
@@ -33,8 +33,10 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
     std::cout << config_toml(options.config);
     return kExitOk;
   }
-  options.presets =
-      compare_texts(presets.empty() ? task_named(options.config.task).compared : presets);
+  if (presets.empty()) {
+    presets = options.config.use_peft ? "off,exact,gact-l1" : task_named(options.config.task).compared;
+  }
+  options.presets = compare_texts(presets);
   options.train_arguments = flags.given({"presets", "timing_rounds", "print_config", "output_dir"});
   return compare(options, std::cout, std::cerr);
 }

@@ -58,10 +58,13 @@ bool has_weights(const std::string& folder) {
 }
 
 bool has_adapters(const std::string& folder) {
+  return std::filesystem::exists(std::filesystem::path(folder) / kAdapterFile);
+}
+
+bool has_whole_weights(const std::string& folder) {
   const std::filesystem::path path(folder);
-  return std::filesystem::exists(path / kAdapterFile) &&
-         !std::filesystem::exists(path / "model.safetensors") &&
-         !std::filesystem::exists(path / "model.safetensors.index.json");
+  return std::filesystem::exists(path / "model.safetensors") ||
+         std::filesystem::exists(path / "model.safetensors.index.json");
 }
 
 std::string base_of(const std::string& folder, const AdapterFolder& adapters) {
@@ -95,6 +98,8 @@ void refuse_other_weights(const std::string& folder) {
 LoadedWeights load_weights(Network& model, const std::string& folder) {
   at::NoGradGuard no_grad;
   if (has_adapters(folder)) {
+    COMPACT_CHECK(!has_whole_weights(folder), folder, ": has weights of a whole model beside ",
+                  kAdapterFile, "; move one of them away");
     AdapterFolder adapters(folder);
     LoadedWeights loaded = load_weights(model, base_of(folder, adapters));
     for (const auto& [name, tensor] : model.named_tensors()) adapters.add(name, tensor);

@@ -20,6 +20,7 @@ struct LoadedWeights {
 
 bool has_weights(const std::string& folder);  // or adapters beside those of another folder
 bool has_adapters(const std::string& folder);
+bool has_whole_weights(const std::string& folder);
 // The folder of the model that a folder's adapters were trained beside. Throws InputError where it
 // has no weights.
 std::string base_of(const std::string& folder, const AdapterFolder& adapters);
@@ -27,7 +28,7 @@ std::string base_of(const std::string& folder, const AdapterFolder& adapters);
 void refuse_other_weights(const std::string& folder);
 // Copies them by name, whatever their type; what adapters add is added to them. Throws InputError
 // on a file with a wrong checksum, and on a tensor that has another shape, or is missing and may
-// not be new.
+// not be new, and where whole weights stand beside adapters.
 LoadedWeights load_weights(Network& model, const std::string& folder);
 
 }  // namespace compact

@@ -168,12 +168,29 @@ class Adapters(InFolder):
         got = dict(transformers.GPT2LMHeadModel.from_pretrained(self.folder / "whole").named_parameters())
         for name, parameter in want.named_parameters():
             torch.testing.assert_close(got[name], parameter, rtol=0, atol=1e-6)
-        for key, more in (("use_dora", dict(use_dora=True)), ("bias", dict(bias="all")),
+        for key, more in (("use_dora", dict(use_dora=True)), ("bias", dict(bias="all")), ("init_lora_weights", dict(init_lora_weights="pissa")),
                           ("rank_pattern", dict(rank_pattern={"c_attn": 3})),
                           ("modules_to_save", dict(modules_to_save=["wte"]))):  # fmt: skip
             adapted(key, **more)
             said = self.refused(*merge, f"--model_name_or_path={key}", "--output_dir=not")
             self.assertIn(key, said)
+        (base / "generation_config.json").write_text('{"temperature": 0.5}')
+        (base / "tokenizer.json").write_text('{"of": "the base"}')
+        for name, text in (("tokenizer.json", '{"of": "adapters"}'), ("chat_template.jinja", "turns")):
+            (self.folder / "plain" / name).write_text(text)
+        self.done(*merge, "--model_name_or_path=plain", "--output_dir=kept")
+        self.assertEqual((self.folder / "kept/tokenizer.json").read_text(), '{"of": "adapters"}')
+        self.assertEqual((self.folder / "kept/chat_template.jinja").read_text(), "turns")
+        self.assertIn("0.5", (self.folder / "kept/generation_config.json").read_text())
+        shutil.copytree(self.folder / "plain", self.folder / "both")
+        shutil.copy(base / "model.safetensors", self.folder / "both")
+        self.assertIn("beside adapter_model.safetensors", self.refused(*merge, "--model_name_or_path=both", "--output_dir=not"))
+        shutil.copytree(base, self.folder / "codes")
+        tensors = load_file(base / "model.safetensors")
+        tensors["transformer.h.0.attn.c_attn.weight"] = tensors["transformer.h.0.attn.c_attn.weight"].to(torch.int8)
+        save_file(tensors, self.folder / "codes/model.safetensors", {"format": "pt"})
+        said = self.refused("merge", f"--base_model={self.folder / 'codes'}", "--model_name_or_path=plain", "--output_dir=codes2")
+        self.assertIn("is for a matrix of float32", said)
         said = self.refused("eval", "--model_name_or_path=plain", f"--validation_file={self.text}")
         self.assertIn("`compact merge` makes a model of them", said)
         base.rename(self.folder / "moved")

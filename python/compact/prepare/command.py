@@ -3,9 +3,12 @@
 folder that `compact train --train_file FOLDER` trains on."""
 import argparse
 import fnmatch
+import glob
+import hashlib
 import json
 import os
 import sys
+import tempfile
 
 from .forms import form_of
 from .refusal import Refusal, require
@@ -70,24 +73,21 @@ def load(options):
         more = {"sample_by": "document"}
     if kind == "csv":
         more["keep_default_na"] = False
-    return datasets.load_dataset(kind, data_files=paths, split="train", **more)
+    return datasets.load_dataset(kind, data_files=[glob.escape(path) for path in paths], split="train", **more)
 
 
 def tokenizer_files(options, tokenizer):
     """The tokenizer's files as they are; of one of the hub those that transformers writes."""
-    folder = options.tokenizer
-    if not os.path.isdir(folder):
-        folder = os.path.join(options.output, ".tokenizer")
-        tokenizer.save_pretrained(folder)
     files = {}
-    for name in sorted(os.listdir(folder)):
-        if any(fnmatch.fnmatch(name, p) for p in TOKENIZER_FILES) and os.path.isfile(os.path.join(folder, name)):
-            with open(os.path.join(folder, name), "rb") as file:
-                files[name] = file.read()
-    if folder != options.tokenizer:
-        for name in os.listdir(folder):
-            os.remove(os.path.join(folder, name))
-        os.rmdir(folder)
+    with tempfile.TemporaryDirectory() as saved:
+        folder = options.tokenizer
+        if not os.path.isdir(folder):
+            folder = saved
+            tokenizer.save_pretrained(folder)
+        for name in sorted(os.listdir(folder)):
+            if any(fnmatch.fnmatch(name, p) for p in TOKENIZER_FILES) and os.path.isfile(os.path.join(folder, name)):
+                with open(os.path.join(folder, name), "rb") as file:
+                    files[name] = file.read()
     if options.chat_template:
         files["chat_template.jinja"] = tokenizer.chat_template.encode()
     return files
@@ -123,20 +123,35 @@ class Rows:
         return {"ids": ids, "learnt": learnt, "what": what}
 
 
+def code_hash():
+    """Of all that makes tokens: `datasets` keeps what it made of the same rows by what is given to it alone."""
+    import tokenizers
+    import transformers
+
+    digest = hashlib.sha256(f"{transformers.__version__} {tokenizers.__version__}".encode())
+    for path in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.abspath(__file__))), "*.py"))):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
 def check_output(options):
-    there = os.path.isdir(options.output) and os.listdir(options.output)
+    """Names of the files of an earlier call, which are replaced."""
+    there = os.path.isdir(options.output) and set(os.listdir(options.output)) - {f"{TOKENS}.part", f".{CARD}"}
     ours = there and CARD in there
     require(not there or (ours and options.overwrite), f"{options.output}: is not empty" + ("; --overwrite replaces it" if ours else ""))  # fmt: skip
-    os.makedirs(options.output, exist_ok=True)
-    if there:
+    if not there:
+        return []
+    try:
         with open(os.path.join(options.output, CARD), encoding="utf-8") as file:
             names = json.load(file)["tokenizer"]["files"]
-        for name in [CARD, TOKENS, *map(os.path.basename, names)]:  # the card first: without it there is no folder
-            if os.path.exists(os.path.join(options.output, name)):
-                os.remove(os.path.join(options.output, name))
+    except (ValueError, KeyError, TypeError):
+        raise Refusal(f"{os.path.join(options.output, CARD)}: is no card of an earlier call") from None
+    return [CARD, TOKENS, *map(os.path.basename, names)]  # the card first: without it there is no folder
 
 
 def prepare(options):
+    import datasets
     import transformers
 
     where = options.data[0] + (" and more" if len(options.data) > 1 else "")
@@ -150,7 +165,7 @@ def prepare(options):
     require(name != "text" or train_on == "all", f"--train_on {train_on}: a text has no {train_on}, only all of it")
     require(chat or train_on != "assistant", "--train_on assistant: a prompt and its completion have no roles: completion or all")  # fmt: skip
     require(name != "text" or not options.max_length, "--max_length: text is trained on in blocks of --block_size, whole")
-    check_output(options)
+    earlier = check_output(options)
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.tokenizer)
     if options.chat_template:
         with open(options.chat_template, encoding="utf-8") as file:
@@ -158,9 +173,11 @@ def prepare(options):
     reader = Reader(tokenizer, stops_of(options.tokenizer))
     files = tokenizer_files(options, tokenizer)
     require(files, f"{options.tokenizer}: has no file of a tokenizer")
-    settings = {"train_on": train_on, "max_length": options.max_length, "truncation": options.truncation, "text": name == "text"}  # fmt: skip
+    settings = {"train_on": train_on, "max_length": options.max_length, "truncation": options.truncation, "text": name == "text", "code": code_hash()}  # fmt: skip
+    kinds = {"ids": [datasets.Value("int64")], "learnt": [datasets.Value("bool")], "what": datasets.Value("string")}
     made = rows.map(Rows(reader, rows.column_names, settings, where), with_indices=True, num_proc=options.num_proc,
-                    remove_columns=rows.column_names, desc="tokens")  # fmt: skip
+                    remove_columns=rows.column_names, features=datasets.Features(kinds), desc="tokens")  # fmt: skip
+    os.makedirs(options.output, exist_ok=True)
     out = TokenFile(os.path.join(options.output, TOKENS), reader.vocabulary, reader.ends[0], tokenizer_hash(files), f"prepared:file={CARD}", name != "text")  # fmt: skip
     counts = {"rows": len(rows), "samples": 0, "cut": 0, "dropped": 0, "tokens": 0, "targets": 0}
     for row in made.with_format("numpy"):
@@ -171,6 +188,9 @@ def prepare(options):
         out.append(row["ids"], row["learnt"])
     counts["tokens"] = out.count
     require(counts["samples"], f"{where}: no sample is left of {counts['rows']}")
+    for old in earlier:
+        if os.path.exists(os.path.join(options.output, old)):
+            os.remove(os.path.join(options.output, old))
     out.finish()
     for file_name, data in files.items():
         with open(os.path.join(options.output, file_name), "wb") as file:

@@ -46,6 +46,7 @@ def _messages(value, name):
         require(isinstance(message.get("role"), str), f"{where} must have a `role`, has {', '.join(message)}")
         has = "content" in message or message.get("tool_calls")
         require(has, f"{where} must have a `content`, has {', '.join(message)}")
+        require(message.get("weight", 1) == 1, f"{where}: a `weight` must be 1, is {message.get('weight')}: --train_on says what is learnt")
         out.append(message)
     return out
 
@@ -61,7 +62,11 @@ def _tools(row):
 
 
 def _chat(name):
-    return lambda row: Sample(messages=_messages(row[name], name), tools=_tools(row))
+    def sample(row):
+        require(not row.get("system"), "`system` beside a chat is not read: make it the first message, of the role system")
+        return Sample(messages=_messages(row[name], name), tools=_tools(row))
+
+    return sample
 
 
 def _pair(row):
@@ -75,6 +80,7 @@ def _alpaca(row):
     """A turn of the user, instruction and input on lines of their own, and one of the assistant."""
     asked, more = _text(row, "instruction"), row.get("input") or ""
     require(isinstance(more, str), f"`input` must be a text, is {more!r:.60}")
+    require(not row.get("history"), "`history` of turns before is not read: `messages` can say them")
     system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
     user = {"role": "user", "content": f"{asked}\n{more}" if more else asked}
     return Sample([*system, user, {"role": "assistant", "content": _text(row, "output")}])

@@ -42,7 +42,7 @@ class Reader:
         plain, whole = self.encode("a"), tokenizer("a")["input_ids"]
         self.begin = []
         for token in whole:
-            if token == plain[0] or token not in self.special:
+            if token in plain[:1] or token not in self.special:
                 break
             self.begin.append(token)
         self.vocabulary = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
@@ -80,7 +80,7 @@ class Reader:
         if self.marked:
             done = self._rendered(messages, tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
             ids, learnt = list(done["input_ids"]), [bool(m) for m in done["assistant_masks"]]
-            first = self._prefix(messages, tools, turns[0], ids)[0] if turns[0] > 1 else 0
+            first = self._prefix(messages, tools, turns[0], ids)[0] if turns[0] > 0 else 0
             return ids, [m and i >= first for i, m in enumerate(learnt)]
         ids = self.encode(self._rendered(messages, tools))
         learnt = [False] * len(ids)
