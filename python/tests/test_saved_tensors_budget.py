@@ -214,6 +214,8 @@ def test_what_is_said_wrong():
             compact.saved_tensors("exact", budget=budget)
     with pytest.raises(ValueError, match="needs the line `slot role:cheap = recompute`"):
         compact.saved_tensors("gact-l1", budget="50%")
+    with pytest.raises(ValueError, match="budget beside codecs that round"):
+        compact.saved_tensors("slot * = quantize:bits=4\nslot role:cheap = recompute", budget="50%")
     with pytest.raises(ValueError, match="budgets are for `slot role:heavy`"):
         compact.saved_tensors("slot * = recompute:budget=1GiB")
     with warnings.catch_warnings():

@@ -154,6 +154,12 @@ bool Policy::keeps_all() const {
   });
 }
 
+bool Policy::rounds() const {
+  return std::ranges::any_of(lines_, [](const Line& line) {
+    return line.kind == PolicyKind::kSlot && line.slot.content() == Content::kRounded;
+  });
+}
+
 std::optional<int64_t> Policy::fewest_open_bits() const {
   std::optional<int64_t> fewest;
   for (const Line& line : lines_) {

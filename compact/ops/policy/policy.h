@@ -56,8 +56,9 @@ class Policy {
   // Whether there is any line of a kind; whether one matches.
   bool has(PolicyKind kind) const;
   bool names(PolicyKind kind, std::string_view name, Role role = Role::kNone) const;
-  // Whether every slot is kept.
+  // Whether every slot is kept; whether codecs round one.
   bool keeps_all() const;
+  bool rounds() const;
   // The fewest bits with which a slot line starts whose bits are chosen while training; nullopt:
   // there is no such line. Throws InputError where a line's average is above the bits that it
   // starts with, which plans count on.

@@ -9,6 +9,7 @@ namespace compact {
 
 bool HeldTensor::is_rounded() const {
   if (!memory_) return false;
+  if (memory_->node) return memory_->node->is_rounded();
   const std::lock_guard lock(memory_->mutex);
   return memory_->encoded.defined() && memory_->treatment.content() != Content::kExact;
 }

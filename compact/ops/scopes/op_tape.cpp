@@ -66,6 +66,11 @@ at::Tensor SavedNode::unpack() const {
   return t;
 }
 
+bool SavedNode::is_rounded() const {
+  const Rebuild::Lock lock(*rebuild_);
+  return !rebuild_->roots_of(*node_).empty();
+}
+
 OpTape::OpTape(RebuildOptions options, std::shared_ptr<LiveBytes> live, ParameterOf parameter)
     : rebuild_(std::make_shared<Rebuild>(options, std::move(live))),
       parameter_(std::move(parameter)),
@@ -152,6 +157,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     record->grad_mode = c10::GradMode::is_enabled();
     record->mkldnn = at::globalContext().userEnabledMkldnn();
     record->heavy = heavy;
+    record->smooth = rule.smooth;
     if (heavy) record->precision = precision_settings();
   }
   // A mode may do anything in place of the operation.
@@ -388,8 +394,21 @@ void OpTape::note_made(const at::Tensor& t) {
   if (known == index_.end() || known->second->weak.expired()) put(t);
 }
 
-std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole, bool outside,
-                                          const Treatment& codes, std::optional<int64_t> limit) {
+std::shared_ptr<const Record> OpTape::record_of(const TapeNode& n) const {
+  const bool result = running_ && n.call == calls_ && (n.writing || n.external);
+  return result ? running_->record : n.record;
+}
+
+bool OpTape::has_near(const at::Tensor& t, int64_t bytes) {
+  if (closed_ || thread_ != std::this_thread::get_id() || !is_plain(t)) return false;
+  const Rebuild::Lock lock(*rebuild_);
+  const TapeNodePtr n = node_of(t);
+  if (n->stream != stream_of(t.device())) return false;
+  const std::optional<int64_t> needed = rebuild_->recipe_bytes(*n, record_of(*n), Need::kNear);
+  return needed && *needed < bytes;
+}
+
+std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how) {
   if (closed_ || thread_ != std::this_thread::get_id() || !is_plain(t)) return std::nullopt;
   const Rebuild::Lock lock(*rebuild_);
   if (running_) {
@@ -403,26 +422,36 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
   }
   TapeNodePtr n = node_of(t);
   if (n->stream != stream_of(t.device())) return std::nullopt;
-  whole |= outside && n->is_of_function();
-  if (limit) {
-    // A result of the operation that runs will be what it is of these inputs.
-    const bool result = running_ && n->call == calls_ && (n->writing || n->external);
-    const std::optional<int64_t> needed =
-        rebuild_->recipe_bytes(*n, result ? running_->record : n->record);
-    if (!needed || *needed >= *limit) {
+  const bool whole = how.whole || (how.outside && n->is_of_function());
+  if (how.limit) {
+    const std::optional<int64_t> needed = rebuild_->recipe_bytes(*n, record_of(*n), how.need);
+    if (!needed || *needed >= *how.limit) {
       n->saved_before = true;  // who saves it next counts nothing more
       return std::nullopt;
     }
   }
-  if (codes.codec() && n->count == 0 && t.is_non_overlapping_and_dense() &&
-      t.numel() * static_cast<int64_t>(t.element_size()) == n->bytes) {
-    n->how = codes;
-    n->coded_bytes = codes.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(n->bytes);
-    n->coded = t.scalar_type();
+  // Codes are of values, not of what else their bits may be.
+  Need need = is_read_in_parts(Geometry::of(t), *n) ? how.need : Need::kExact;
+  if (how.codes.codec()) {
+    const bool all = t.is_non_overlapping_and_dense() &&
+                     t.numel() * static_cast<int64_t>(t.element_size()) == n->bytes;
+    const bool rounds = how.codes.content() == Content::kRounded;
+    // Codes that round serve all views of what an operation made.
+    if (rounds ? n->coded_bytes < 0 && n->bytes > rebuild_->options().least && need == how.need &&
+                     (all || (!n->external && n->geometry.bytes() == n->bytes))
+               : n->count == 0 && all) {
+      const auto size = static_cast<int64_t>(t.element_size());
+      n->how = how.codes;
+      n->coded_bytes =
+          n->how.codec()->bytes(1, n->bytes / size, t.scalar_type()).value_or(n->bytes);
+      n->coded = t.scalar_type();
+    }
   }
-  rebuild_->add_row(row);
+  // Its codes, where others had it encoded or could not have, keep no signs.
+  if (need == Need::kSigns && !(n->coded_bytes >= 0 && n->how == how.codes)) need = Need::kExact;
+  rebuild_->add_row(how.row);
   const bool shared = n->saved || n->saved_before;
-  rebuild_->save(*n, row, whole, calls_);
+  rebuild_->save(*n, how.row, whole, calls_, need);
   const int64_t bytes = n->external ? std::min(n->geometry.bytes(), n->bytes) : n->bytes;
   return Saved{std::make_shared<SavedNode>(rebuild_, std::move(n), t), bytes, shared};
 }

@@ -30,6 +30,8 @@ class SavedNode {
 
   // Throws c10::Error where it, or what it is rebuilt from, was changed in place.
   at::Tensor unpack() const;
+  // Whether it, or what it is rebuilt from, is held in codes that round, or may be later on.
+  bool is_rounded() const;
 
  private:
   std::shared_ptr<Rebuild> rebuild_;
@@ -63,12 +65,19 @@ class OpTape {
     int64_t bytes = 0;    // of its memory
     bool shared = false;  // its memory was saved before
   };
-  // Holds what autograd saves, or a recipe of it; nullopt: that is for others to do. `row`: of the
-  // report. `whole`: it is held whatever it is made of. `outside`: of any operation, so that it is
-  // held where a function may have made it. `codes`: codecs that lose nothing, for where it is
-  // held. `limit`: what others need to hold it; the recipe must need less.
-  std::optional<Saved> save(const at::Tensor& t, size_t row, bool whole, bool outside,
-                            const Treatment& codes, std::optional<int64_t> limit);
+  struct Saving {
+    size_t row = 0;        // of the report
+    bool whole = false;    // it is held whatever it is made of
+    bool outside = false;  // of any operation, so that it is held where a function may have made it
+    Treatment codes = {};  // codecs, for where it is held
+    Need need = Need::kExact;
+    std::optional<int64_t> limit = {};  // what others need to hold it; the recipe must need less
+  };
+  // Holds what autograd saves, or a recipe of it; nullopt: that is for others to do.
+  std::optional<Saved> save(const at::Tensor& t, const Saving& how);
+  // Whether it is held, or can be rebuilt, for a reader that takes rounded values, and costs less
+  // than `bytes` more.
+  bool has_near(const at::Tensor& t, int64_t bytes);
   // Whether the operations that made `t` give at most two values, which a tensor without memory
   // cannot be asked.
   bool has_two_values(const at::Tensor& t) const;
@@ -87,6 +96,8 @@ class OpTape {
                   c10::ArrayRef<Geometry> written);
   bool makes_two_values(const Call& call) const;
   void sweep();
+  // How the tensor is made; of a result of the operation that runs: of that operation.
+  std::shared_ptr<const Record> record_of(const TapeNode& n) const;
 
   std::shared_ptr<Rebuild> rebuild_;
   ParameterOf parameter_;

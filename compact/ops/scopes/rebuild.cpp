@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 
+#include "compact/base/philox.h"
 #include "compact/ops/scopes/rebuild_impl.h"
 #include "compact/ops/scopes/unseen_impl.h"
 
@@ -21,6 +26,26 @@ c10::Storage copy_of(const c10::Storage& storage) {
   return view_of(storage, Geometry::flat(at::kByte, bytes)).clone().storage();
 }
 
+void add(Roots& all, const Roots& more) {
+  for (const TapeNode* const one : more) {
+    if (std::ranges::find(all, one) == all.end()) all.push_back(one);
+  }
+}
+
+bool is_finite(const at::Tensor& t) {
+  return AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, t.scalar_type(), "is_finite", [&] {
+        const std::span all(t.const_data_ptr<scalar_t>(), static_cast<size_t>(t.numel()));
+        return std::ranges::all_of(all,
+                                   [](scalar_t x) { return std::isfinite(static_cast<float>(x)); });
+      });
+}
+
+// The type of an element's parts: a complex one's are floats.
+at::ScalarType parts_of(at::ScalarType type) {
+  return at::isComplexType(type) ? at::toRealValueType(type) : type;
+}
+
 // NumPy's memory and the like, which is written unseen at any time.
 bool is_foreign(const TapeNode& n) {
   const auto storage = n.weak.lock();
@@ -28,6 +53,12 @@ bool is_foreign(const TapeNode& n) {
 }
 
 }  // namespace
+
+bool lost_a_value(const Encoded& encoded) {
+  return std::ranges::any_of(encoded.parts, [](const at::Tensor& part) {
+    return at::isFloatingType(part.scalar_type()) && !is_finite(part);
+  });
+}
 
 TapeNode::TapeNode(const at::Tensor& t, uint64_t made_in)
     : weak(t.storage().getWeakStorageImpl()),
@@ -97,18 +128,47 @@ void Rebuild::keep_original(TapeNode& n) {
 }
 
 int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
-  if (n.coded_bytes >= 0) return n.coded_bytes;
+  if (has_codes(n)) return n.coded_bytes;
   const bool shared = n.memory ? n.memory.use_count() > 1 : original(n) != nullptr;
   return shared ? 0 : n.bytes;
 }
 
+bool is_read_in_parts(const Geometry& as, const TapeNode& n) {
+  return parts_of(as.type) == parts_of(n.geometry.type);
+}
+
+bool Rebuild::is_steady(const TapeNode& n) const {
+  return !options_.rounds || n.free || n.exact || n.bytes <= options_.least ||
+         !at::isFloatingType(parts_of(n.geometry.type));
+}
+
+bool Rebuild::has_codes(const TapeNode& n) const {
+  return n.coded_bytes >= 0 && !(n.exact && n.how.content() == Content::kRounded);
+}
+
+bool Rebuild::needs_exact(const TapeNode& n, const Record& record) const {
+  const auto other_bits = [](const Record::Input& input) {
+    return !is_read_in_parts(input.geometry, *input.node);
+  };
+  return options_.rounds &&
+         (n.exact || n.strict || !record.smooth || !at::isFloatingType(parts_of(n.geometry.type)) ||
+          std::ranges::any_of(record.inputs, other_bits));
+}
+
+Roots Rebuild::roots_of(const TapeNode& n) const {
+  if (n.count > 0 && n.mode == TapeNode::Mode::kRecipe) return n.roots;
+  return is_steady(n) ? Roots() : Roots{&n};
+}
+
 // The nodes to hold so that the inputs of its operation can be made.
-Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) {
+Rebuild::Choice Rebuild::inputs_of(const TapeNode& n, const Record& record, Memo& memo, int depth) {
+  const Within exact(exact_, exact_ || needs_exact(n, record));
   Choice sum{.possible = true, .work = static_cast<double>(record.traffic)};
   for (const Record::Input& input : record.inputs) {
     const Choice one = best(*input.node, memo, depth + 1);
     if (!one.possible) return {};
     sum.work += one.work;
+    add(sum.roots, one.roots);
     for (TapeNode* const held : one.held) {
       if (std::ranges::find(sum.held, held) != sum.held.end()) continue;
       sum.held.push_back(held);
@@ -132,37 +192,56 @@ Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
     // If the unneeded part of its storage was overwritten, only the needed part is this node's.
     const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
                        (n.own ? !n.partial : n.is_there() && !is_foreign(n));
-    return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
+    Roots roots = roots_of(n);
+    return {.possible = whole && (!exact_ || roots.empty()),
+            .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0,
+            .roots = std::move(roots)};
   }
-  if (const auto known = memo.find(&n); known != memo.end()) return known->second;
+  if (const auto known = memo[exact_].find(&n); known != memo[exact_].end()) return known->second;
   Choice choice;
   const bool copied = (n.leaf || n.bytes <= options_.least) && !is_foreign(n);
-  if (n.is_there() && (!n.external || copied)) {
-    choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}};
+  if (n.is_there() && (!n.external || copied) && (!exact_ || is_steady(n))) {
+    choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}, .roots = roots_of(n)};
   }
   if (may_run(n.record) && !n.pinned && depth < kFarthest &&
       (n.bytes > options_.least || !choice.possible)) {
-    const Choice again = inputs_of(*n.record, memo, depth);
+    const Choice again = inputs_of(n, *n.record, memo, depth);
     const bool affordable =
         again.possible &&
         (letting_go_ || again.work <= options_.most_work * static_cast<double>(n.bytes));
-    if (choice.possible ? is_worth(n, *n.record, again) : affordable) choice = again;
+    if (choice.possible ? is_worth(n, *n.record, again) && is_near(again) : affordable) {
+      choice = again;
+    }
   }
-  memo.emplace(&n, choice);
+  memo[exact_].emplace(&n, choice);
   return choice;
 }
 
 std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n,
-                                             const std::shared_ptr<const Record>& record) {
-  if (n.count > 0) return 0;
-  if (!may_run(record) || n.pinned) return std::nullopt;
+                                             const std::shared_ptr<const Record>& record,
+                                             Need need) {
+  if (n.count > 0 && (need == Need::kNear || roots_of(n).empty())) return 0;
+  if (n.count > 0 || !may_run(record) || n.pinned) return std::nullopt;
+  const Within exact(exact_, options_.rounds && need != Need::kNear);
   Memo memo;
-  const Choice again = inputs_of(*record, memo, 0);
-  if (!is_worth(n, *record, again)) return std::nullopt;
+  const Choice again = inputs_of(n, *record, memo, 0);
+  if (!is_worth(n, *record, again) || !is_near(again)) return std::nullopt;
   return again.bytes;
 }
 
-void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader) {
+// Its codes, or what it is held as in their place, follow from what readers need now.
+void Rebuild::hold_again(TapeNode& n) {
+  row_ = n.row;
+  if (n.mode == TapeNode::Mode::kRecipe) {
+    release_inputs(n);
+  } else {
+    rows_[n.row].stored -= n.held_bytes;
+    drop(n);
+  }
+  hold(n);
+}
+
+void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need) {
   row_ = row;
   if (options_.budgeted && std::ranges::find(n.readers, reader) == n.readers.end()) {
     n.readers.push_back(reader);
@@ -179,6 +258,16 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader) {
     n.saved = true;
     n.row = row_;
   }
+  if (options_.rounds && !n.free) {
+    n.exact |= need == Need::kExact;
+    n.strict |= need != Need::kNear;
+    const bool again = n.mode == TapeNode::Mode::kRecipe
+                           ? (need == Need::kExact || need == Need::kSigns) && !n.roots.empty()
+                           : n.mode == TapeNode::Mode::kHeld && n.codes.defined() != has_codes(n);
+    if (n.count > 0 && again) {
+      hold_again(n);
+    }
+  }
   ++n.handles;
   if (n.external && n.count == 0) {
     n.count = 1;
@@ -188,8 +277,23 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader) {
   }
 }
 
+// A recipe that takes rounded values of it, made just now, came first.
+void Rebuild::hold_exactly(TapeNode& n) {
+  if (roots_of(n).empty()) return;
+  if (n.mode == TapeNode::Mode::kRecipe) {
+    for (const Record::Input& input : n.record->inputs) hold_exactly(*input.node);
+    n.roots.clear();
+    return;
+  }
+  n.exact = true;
+  if (n.codes.defined()) hold_again(n);
+}
+
 void Rebuild::retain(TapeNode& n) {
-  if (++n.count > 1) return;
+  if (++n.count > 1) {
+    if (exact_) hold_exactly(n);
+    return;
+  }
   if (n.free) {
     keep_original(n);
     return;
@@ -211,9 +315,12 @@ void Rebuild::make_recipe(TapeNode& n) {
   n.mode = TapeNode::Mode::kRecipe;
   n.partial = false;
   n.work = static_cast<double>(n.record->traffic);
+  n.roots.clear();
   if (n.saved) rows_[n.row].recipe = true;
+  const Within exact(exact_, exact_ || needs_exact(n, *n.record));
   for (const Record::Input& input : n.record->inputs) {
     retain(*input.node);
+    add(n.roots, roots_of(*input.node));
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
   }
   if (options_.budgeted) span_ = std::max(span_, span_of(n, {}, budget_));
@@ -221,12 +328,8 @@ void Rebuild::make_recipe(TapeNode& n) {
 
 void Rebuild::hold(TapeNode& n) {
   n.mode = TapeNode::Mode::kHeld;
-  if (n.coded_bytes >= 0) {
-    const Unseen unseen;
-    const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
-    n.codes = n.how.codec()->encode(
-        view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements)), 0);
-    if (n.codes.settle) n.codes.settle();
+  if (has_codes(n)) encode(n);
+  if (n.codes.defined()) {
     n.held_bytes = n.codes.bytes();
     live_->add(n.held_bytes);
   } else if (n.external && n.handles == 0) {
@@ -240,7 +343,7 @@ void Rebuild::hold(TapeNode& n) {
   row.stored += n.held_bytes;
   if (n.saved) {
     row.recipe = false;
-    row.how = n.coded_bytes >= 0 ? n.how : Treatment();
+    row.how = n.codes.defined() ? n.how : Treatment();
   }
   if (held_.size() == held_.capacity()) {
     std::erase_if(held_, [](const auto& held) { return held.expired(); });
@@ -249,6 +352,27 @@ void Rebuild::hold(TapeNode& n) {
   }
   held_.push_back(n.weak_from_this());
   release_followers(n);
+}
+
+void Rebuild::encode(TapeNode& n) {
+  const Unseen unseen;
+  RECORD_USER_SCOPE(kCodecScope);
+  const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
+  const at::Tensor flat = view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements));
+  const bool rounds = n.how.content() == Content::kRounded;
+  try {
+    n.codes = n.how.codec()->encode(flat, derive(options_.noise, n.row));
+    if (n.codes.settle) n.codes.settle();
+  } catch (...) {  // other readers have it as it was
+    n.codes = {};
+    n.exact |= rounds;
+    keep_original(n);
+    throw;
+  }
+  if (rounds && flat.is_cpu() && lost_a_value(n.codes)) {
+    n.codes = {};
+    n.exact = true;
+  }
 }
 
 void Rebuild::drop(TapeNode& n) {
@@ -296,8 +420,11 @@ void Rebuild::decide_again(TapeNode& n) {
   }
   const Within cheap(letting_go_, false);
   Memo memo;
-  const Choice again = inputs_of(*n.record, memo, 0);
-  if (is_worth(n, *n.record, again) && !spans_much(n, again)) let_go(n);
+  const Choice again = inputs_of(n, *n.record, memo, 0);
+  // What is rebuilt from it has no more errors then.
+  if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again)) {
+    let_go(n);
+  }
 }
 
 void Rebuild::let_go(TapeNode& n) {

@@ -122,8 +122,8 @@ std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n) {
   // Another stream may not have made yet what would be held in its place.
   if (n->memory && n->stream != stream_of(n->memory->storage.device())) return std::nullopt;
   Memo memo;
-  memo.emplace(n.get(), Choice());  // it is not made of itself
-  const Choice again = inputs_of(*n->record, memo, 0);
+  for (auto& known : memo) known.emplace(n.get(), Choice());  // it is not made of itself
+  const Choice again = inputs_of(*n, *n->record, memo, 0);
   const int64_t freed = n->held_bytes - again.bytes;
   if (!again.possible || freed <= 0) return std::nullopt;
   const int64_t span = span_of(*n, again, most_span_);

@@ -10,6 +10,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -67,7 +68,19 @@ struct Record {
   bool grad_mode = true;   // which kernels may ask for
   bool mkldnn = true;      // whether it may be used
   bool heavy = false;      // runs again under a budget only
+  bool smooth = false;     // it may run again on rounded inputs
   uint64_t precision = 0;  // of a heavy one: precision_settings()
+};
+
+// The rounded contents, or those that may be rounded later on, that one is rebuilt from.
+using Roots = c10::SmallVector<const TapeNode*, 2>;
+
+// How a reader needs a saved tensor.
+enum class Need : uint8_t {
+  kExact,
+  kSigns,   // codes will do that keep signs, what is rebuilt must be exact
+  kBeside,  // exact until a reader of kNear has it rounded
+  kNear,
 };
 
 // One content of one storage. Views of it are geometry only.
@@ -110,8 +123,11 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool pinned = false;        // it is held: a policy says so, or it cuts a long path
   bool writing = false;       // the operation that makes it runs
   bool two_values = false;    // it has at most two values, as its operations say
-  uint64_t stream = 0;        // that made it
-  std::string name;           // of a parameter or buffer
+  // Under a policy that rounds: readers need its values, so that it is never rounded; or, where it
+  // is rebuilt, it must be exact.
+  bool exact = false, strict = false;
+  uint64_t stream = 0;  // that made it
+  std::string name;     // of a parameter or buffer
 
   int count = 0, handles = 0;  // all that need it; saved tensors among these
   Mode mode = Mode::kNone;
@@ -119,10 +135,11 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool own = false;                     // `memory` is a copy of ours
   bool partial = false;                 // `memory` has been written beside what recipes read of it
   Encoded codes;                        // or it is held so
-  Treatment how;  // codecs that lose nothing, where it is saved as flat elements of `coded`
+  Treatment how;                        // codecs, where it is saved as flat elements of `coded`
   at::ScalarType coded = at::kByte;
   int64_t coded_bytes = -1, held_bytes = 0;
   double work = 0;  // bytes to move while it is rebuilt; what several read counts for each
+  Roots roots;      // of its recipe
   size_t row = 0;   // of the report
   // Under a budget: calls that saved it; bytes of the longest path to it from what is held for
   // good, and its heavy operations; the sum of a path and a much longer one with more of these, as
@@ -139,7 +156,17 @@ struct RebuildOptions {
   uint64_t near = 80;      // calls back from the tensor asked for: kept for its other readers
   bool budgeted = false;   // heavy operations may run again, where a budget asks for it
   bool named = false;      // parameters are known by name; other leaves may be freed (FSDP)
+  bool rounds = false;     // codecs may round what is held
+  size_t roots = 2;        // at most so many errors add up in what is rebuilt
+  uint64_t noise = 0;      // key of stochastic rounding
 };
+
+// Whether elements of these views are the node's, or parts of its complex ones, not other bits.
+bool is_read_in_parts(const Geometry& as, const TapeNode& n);
+
+// Whether a tensor that was encoded so had a NaN or an infinity: the offset, step or mean of its
+// group is then not finite. Of a tensor of a GPU it must not be asked: codes may be on their way.
+bool lost_a_value(const Encoded& encoded);
 
 // The stream that this thread's work for the device goes to.
 uint64_t stream_of(c10::Device device);
@@ -168,7 +195,8 @@ class Rebuild {
 
   const RebuildOptions& options() const { return options_; }
   // A tensor of the node was saved by a call; `whole`: hold it in any case.
-  void save(TapeNode& n, size_t row, bool whole, uint64_t reader);
+  void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
+  Roots roots_of(const TapeNode& n) const;
   // A call made the node: how far it is from what is held for good.
   void note_reach(TapeNode& n, const Record& record) const;
   // Holds the node, or what it was cheaply made of, for good where that cuts a long path in two.
@@ -181,7 +209,8 @@ class Rebuild {
   int64_t span() const { return span_; }
   // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot
   // be.
-  std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record);
+  std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record,
+                                      Need need);
   void retain(TapeNode& n);
   void release(TapeNode& n);
   // It was saved before it was known how it is made.
@@ -208,12 +237,13 @@ class Rebuild {
     int64_t bytes = 0;
     double work = 0;
     c10::SmallVector<TapeNode*, 4> held;
+    Roots roots;
   };
   struct Trash {
     std::vector<std::shared_ptr<HeldStorage>> storages;
     std::vector<Encoded> codes;
   };
-  using Memo = std::unordered_map<TapeNode*, Choice>;
+  using Memo = std::array<std::unordered_map<TapeNode*, Choice>, 2>;  // by exact_
   using Local = std::unordered_map<TapeNode*, c10::Storage>;
 
   // Whether the operation may run again: heavy ones only where something is let go for a budget.
@@ -244,13 +274,22 @@ class Rebuild {
   // Whether so much would be rebuilt with it at a time that it is held until a budget asks for it.
   bool spans_much(TapeNode& n, const Choice& choice) const;
   Choice best(TapeNode& n, Memo& memo, int depth);
-  Choice inputs_of(const Record& record, Memo& memo, int depth);
+  Choice inputs_of(const TapeNode& n, const Record& record, Memo& memo, int depth);
+  // Whether it is never rounded.
+  bool is_steady(const TapeNode& n) const;
+  // Whether this operation must make it of exact values.
+  bool needs_exact(const TapeNode& n, const Record& record) const;
+  bool has_codes(const TapeNode& n) const;
+  bool is_near(const Choice& choice) const { return choice.roots.size() <= options_.roots; }
+  void hold_again(TapeNode& n);
+  void hold_exactly(TapeNode& n);
   std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
   std::shared_ptr<HeldStorage> own(c10::Storage storage) const;
   void keep_original(TapeNode& n);
   int64_t bytes_to_hold(const TapeNode& n) const;
   bool is_worth(const TapeNode& n, const Record& record, const Choice& choice) const;
   void hold(TapeNode& n);
+  void encode(TapeNode& n);
   void drop(TapeNode& n);
   void make_recipe(TapeNode& n);
   void release_inputs(TapeNode& n);
@@ -278,6 +317,7 @@ class Rebuild {
   std::pair<int64_t, size_t>
       tried_;  // bytes and tensors held, with which nothing was left to let go
   bool letting_go_ = false;
+  bool exact_ = false;  // what is chosen now must be made of exact values
   bool closed_ = false;
 };
 

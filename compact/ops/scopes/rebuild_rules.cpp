@@ -74,6 +74,76 @@ constexpr std::string_view kAgain[] = {
 };
 static_assert(std::ranges::is_sorted(kAgain));
 
+// Operations whose results have an error as small as that of their arguments. Not here: those that
+// divide by an argument or grow without bound (div, log, exp, rsqrt, pow), comparisons, and choices
+// of places.
+constexpr std::string_view kSmooth[] = {
+    "_adaptive_avg_pool2d",
+    "_fused_rms_norm",
+    "_native_batch_norm_legit",
+    "_softmax",
+    "_to_copy",
+    "_unsafe_index",
+    "add",
+    "addcmul",
+    "avg_pool2d",
+    "cat",
+    "celu",
+    "clamp",
+    "clamp_min",
+    "clone",
+    "constant_pad_nd",
+    "copy",
+    "cudnn_batch_norm",
+    "elu",
+    "flip",
+    "gelu",
+    "glu",
+    "hardswish",
+    "hardtanh",
+    "im2col",
+    "index",
+    "index_select",
+    "leaky_relu",
+    "lerp",
+    "masked_fill",
+    "max_pool2d_with_indices",
+    "mean",
+    "mish",
+    "mul",
+    "native_batch_norm",
+    "native_channel_shuffle",
+    "native_dropout",
+    "native_group_norm",
+    "native_layer_norm",
+    "neg",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "relu",
+    "repeat",
+    "replication_pad2d",
+    "roll",
+    "rsub",
+    "select_scatter",
+    "sigmoid",
+    "silu",
+    "slice_scatter",
+    "softplus",
+    "stack",
+    "sub",
+    "sum",
+    "tanh",
+    "tril",
+    "triu",
+    "upsample_bilinear2d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "where",
+};
+static_assert(std::ranges::is_sorted(kSmooth));
+
 using Kind = OpRule::Heavy::Kind;
 constexpr OpRule::Heavy kHeavy[] = {
     {"aten::mm", Kind::kProduct},
@@ -133,7 +203,9 @@ OpRule make_rule(const c10::OperatorHandle& op) {
   if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere)
     rule.heavy = &*heavy;
   if (name.starts_with(kAten) && !elsewhere) {
-    const std::string_view own = name.substr(kAten.size());
+    std::string_view own = name.substr(kAten.size());
+    rule.smooth = std::ranges::binary_search(
+        kSmooth, own.ends_with('_') ? own.substr(0, own.size() - 1) : own);
     if (std::ranges::binary_search(kMakesTwoValues, own)) {
       rule.two_values = OpRule::TwoValues::kMakes;
     } else if (std::ranges::binary_search(kKeepsTwoValues, own)) {

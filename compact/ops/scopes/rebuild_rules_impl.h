@@ -18,6 +18,9 @@ struct OpRule {
   bool leaf = false;
   bool cast_on_cpu = false, cast_on_cuda = false;  // there autocast makes it a composite
   bool again = false;                              // may run again
+  // Its result changes by as little as its arguments do, of which those that are rounded are
+  // floats.
+  bool smooth = false;
   // A product, convolution or attention, which may run again under a budget.
   struct Heavy {
     const char* name;

@@ -158,10 +158,14 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
     // Other readers are near: as if it had been held, until they have read it. A graph that is kept
     // would hold it for good, and a budget is for all that is held.
     const int readers = m.get() == &target ? 1 : 0;
-    const bool stays = options_.budgeted && (torch::autograd::get_current_graph_task_keep_graph() ||
-                                             live_->bytes() - freeing_ + m->bytes > most_live_);
-    if (m->mode == TapeNode::Mode::kRecipe && m->handles > readers && !stays &&
-        target.call - m->call < options_.near) {
+    // Inside the forward pass codecs may round it later on, where it no longer says what it is made
+    // of.
+    const bool stays =
+        (options_.rounds && !closed_) ||
+        (options_.budgeted && (torch::autograd::get_current_graph_task_keep_graph() ||
+                               live_->bytes() - freeing_ + m->bytes > most_live_));
+    if (m->mode != TapeNode::Mode::kRecipe) continue;
+    if (m->handles > readers && !stays && target.call - m->call < options_.near) {
       m->mode = TapeNode::Mode::kHeld;
       m->memory = own(storage);
       m->own = true;

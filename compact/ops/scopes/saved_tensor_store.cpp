@@ -54,23 +54,6 @@ bool is_strided(const at::Tensor& t) {
 
 bool has_plain_bits(const at::Tensor& t) { return !t.is_conj() && !t.is_neg(); }
 
-bool is_finite(const at::Tensor& t) {
-  return AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, t.scalar_type(), "is_finite", [&] {
-        const std::span all(t.const_data_ptr<scalar_t>(), static_cast<size_t>(t.numel()));
-        return std::ranges::all_of(all,
-                                   [](scalar_t x) { return std::isfinite(static_cast<float>(x)); });
-      });
-}
-
-// Whether the tensor had a NaN or an infinity: the offset, step or mean of its group is then not
-// finite. Not for a GPU, which would have to be waited for.
-bool lost_a_value(const Encoded& encoded) {
-  return std::ranges::any_of(encoded.parts, [](const at::Tensor& part) {
-    return at::isFloatingType(part.scalar_type()) && !is_finite(part);
-  });
-}
-
 }  // namespace
 
 SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
@@ -265,7 +248,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   }
   row.role = held.role;
   if (tape_) {
-    if (auto memory = on_tape(t, row, held.how)) return memory;
+    if (auto memory = on_tape(t, row, held)) return memory;
   }
   const std::string exact_for = !held.refused ? "" : op ? op->name : "an unknown operation";
   const bool flat = t.is_non_overlapping_and_dense();

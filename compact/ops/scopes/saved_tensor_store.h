@@ -25,6 +25,7 @@ namespace compact {
 class FusedAttention;
 class OpTape;
 class SavedTensorNames;
+struct Holding;
 
 // Held in place of one saved tensor. It holds no graph and outlives its store.
 class HeldTensor {
@@ -99,7 +100,8 @@ class SavedTensorStore {
   void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.
-  std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, Treatment how);
+  // May leave the others only signs to hold.
+  std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, Holding& held);
   // If `t` is a copy of a parameter in another type, holds the parameter in its place; else null.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;

@@ -7,6 +7,7 @@
 #include "compact/ops/scopes/held_tensor_impl.h"
 #include "compact/ops/scopes/op_names.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
+#include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 namespace compact {
 
@@ -23,6 +24,11 @@ void SavedTensorStore::start_tape() {
   options.least = 4 * options_.least_elements;  // of 4 bytes each
   options.budgeted = static_cast<bool>(budget_);
   options.named = !options_.parameters.empty();
+  options.rounds = policy_.rounds();
+  options.noise = options_.noise;
+  COMPACT_CHECK(!options.rounds || !options.budgeted,
+                "`slot role:heavy` has a budget beside codecs that round: products would run again "
+                "on rounded tensors; take codecs that lose nothing, or no budget");
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
 
@@ -74,38 +80,57 @@ std::vector<SavedTensor> SavedTensorStore::taped_rows() const {
     const Rebuild::Row row = tape_->row(i);
     rows[i].stored = row.stored;
     if (!rows[i].shared) rows[i].treatment = row.recipe ? kAgain : row.how;
+    if (row.recipe || row.how.codec()) rows[i].exact_for.clear();
   }
   return rows;
 }
 
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Tensor& t,
                                                                     SavedTensor& row,
-                                                                    Treatment how) {
-  COMPACT_CHECK(
-      how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
-      " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
-      "take codecs that lose nothing, or rebuild nothing");
+                                                                    Holding& held) {
+  Treatment how = held.how;
+  const bool rounds = how.content() == Content::kRounded;
+  COMPACT_CHECK(!rounds || how.codec()->bytes(1, t.numel(), t.scalar_type()), "slot `", row.name,
+                "` = ", how.text(),
+                " beside `slot role:cheap = recompute`: a tensor that others are rebuilt from is "
+                "encoded as it lies in memory, without its shape");
+  OpTape::Saving saving{.row = saved_.size()};
+  if (rounds) {
+    saving.need = held.reads == Reads::kNearBeside ? Need::kBeside : Need::kNear;
+    if (held.reads == Reads::kRelu) {
+      saving.need = Need::kSigns;
+      const int64_t bytes = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(0);
+      if (tape_->has_near(t, bytes)) {  // values follow from others: signs alone are held
+        how = held.how = how.beginning_with(Treatment::of_signs().first());
+        saving.need = Need::kExact;
+      }
+    }
+  } else if (held.reads == Reads::kShape) {
+    saving.need = Need::kNear;
+  }
   if (options_.lossless && only_counted(t) && !how.codec() && at::isFloatingType(t.scalar_type()) &&
       t.element_size() <= 4 && t.numel() >= options_.least_elements && tape_->has_two_values(t)) {
     static const Treatment kBits = Treatment::parse("mask");
     how = how.beginning_with(kBits.first());
   }
-  const size_t number = saved_.size();
-  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
+  saving.whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
   // There an autograd function of C++ saves, maybe what it made.
-  const bool outside = !OpWatch::current() && !t.requires_grad();
-  std::optional<int64_t> limit;
+  saving.outside = !OpWatch::current() && !t.requires_grad();
   if (how.content() == Content::kSigns) {
-    limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
+    saving.limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
+  } else if (saving.need != Need::kBeside) {
+    saving.codes = how;
   }
-  std::optional<OpTape::Saved> saved =
-      tape_->save(t, number, whole, outside, limit ? Treatment() : how, limit);
+  std::optional<OpTape::Saved> saved = tape_->save(t, saving);
   if (!saved) return nullptr;
+  rounded_ |= rounds;
+  if (held.refused)
+    row.exact_for = OpWatch::current() ? OpWatch::current()->name : "an unknown operation";
   row.shared = saved->shared;
   row.treatment = how;
   if (!row.shared) row.bytes = saved->bytes;
   saved_.push_back(std::move(row));
-  taped_.push_back(number);
+  taped_.push_back(saving.row);
   auto memory = std::make_shared<Memory>();
   memory->node = std::move(saved->node);
   return memory;

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codecs that round beside `slot role:cheap = recompute`: what is held is rounded, what follows from it smoothly is rebuilt."""
+from _scopes import nothing_is_left  # noqa: F401 - a fixture for all tests
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import compact
+
+CODES = "slot * = quantize:bits=4"
+REBUILT = CODES + "\nslot role:cheap = recompute"
+ROWS, WIDTH = 256, 64
+CODE_BYTES = ROWS * WIDTH // 2 + ROWS * WIDTH // 256 * 4  # 4 bits, and two bf16 a group of 256
+ALL, BITS = ROWS * WIDTH * 4, ROWS * WIDTH // 8
+
+
+class Held(nn.Module):
+    """A function of a product's result."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.function = nn.Linear(WIDTH, WIDTH), function
+        self.norm, self.last = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.function(self, self.linear(x))
+
+
+def held_by(function, policy, seed=0):
+    model = Held(function)
+    torch.manual_seed(seed)
+    x = torch.randn(ROWS, WIDTH, requires_grad=True)
+    with compact.saved_tensors(policy, model=model) as saved:
+        loss = model(x)
+    rows = {t.name.split(".", 1)[-1] if t.name.startswith("linear") else t.name: t for t in saved.report()}
+    stored = saved.live_bytes
+    loss.backward()
+    return rows, stored, [x.grad] + [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def gradients_of(function):
+    model = Held(function)
+    torch.manual_seed(0)
+    x = torch.randn(ROWS, WIDTH, requires_grad=True)
+    model(x).backward()
+    return [x.grad] + [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def tokens(m, y):
+    return (m.last(F.gelu(m.norm(y))) * torch.linspace(-1, 1, WIDTH)).sum()
+
+
+# There are codes of one tensor, where each operation had its own before. The input of the first product is a leaf, and takes none.
+@pytest.mark.parametrize(("function", "before", "now"), [
+    (tokens, 3 * CODE_BYTES, CODE_BYTES),  # inputs of the norm, of gelu and of the last product
+    (lambda m, y: m.last(F.relu(y)).sum(), CODE_BYTES, CODE_BYTES),  # codes of a result whose own signs can be read
+    (lambda m, y: m.last(F.relu(m.norm(y))).sum(), 2 * CODE_BYTES, CODE_BYTES + BITS),
+    (lambda m, y: m.last(torch.exp(m.norm(y))).sum(), CODE_BYTES + ALL, CODE_BYTES + ALL),  # exp reads its own result
+])
+def test_bytes_of_what_is_held(function, before, now):
+    small = 2 * ROWS * 4  # means and deviations of norms
+    for policy, wanted in ((CODES, before), (REBUILT, now)):
+        stored = held_by(function, policy)[1]
+        assert wanted <= stored <= wanted + small, (policy, stored, wanted)
+
+
+def test_rebuilt_gradients_are_unbiased_and_no_further_off():
+    plain = gradients_of(tokens)
+    off = {}
+    for policy in (CODES, REBUILT):
+        passes = []
+        model = Held(tokens)
+        torch.manual_seed(0)
+        x = torch.randn(ROWS, WIDTH, requires_grad=True)
+        saved = compact.saved_tensors(policy, model=model)
+        for _ in range(48):
+            model.zero_grad(set_to_none=True)
+            x.grad = None
+            with saved:
+                loss = model(x)
+            loss.backward()
+            passes.append([x.grad] + [p.grad for p in model.parameters()])
+        for i, wanted in enumerate(plain):
+            errors = torch.stack([p[i] for p in passes]) - wanted
+            off[policy, i] = errors.square().sum((1, *range(2, errors.dim()))).mean().sqrt() if errors.dim() > 1 else 0
+            # The mean's error shrinks as that of independent draws: within a factor that chance passes less than once in 10^4.
+            assert errors.mean(0).norm() <= 1.5 * errors.flatten(1).norm(dim=1).mean() / 48**0.5 + 0.02 * wanted.norm(), i
+    for i in range(len(plain)):
+        assert off[REBUILT, i] <= 1.6 * off[CODES, i] + 1e-6, i
+
+
+# A factor of 0 lets one reader's gradient through alone: what is read exactly is exact, whatever is rounded for the other reader.
+@pytest.mark.parametrize("function", [
+    lambda m, y: torch.tanh(y).sum() + 0 * m.last(F.gelu(y)).sum(),
+    lambda m, y: 0 * m.last(F.gelu(y)).sum() + torch.tanh(y).sum(),
+    lambda m, y: 0 * F.gelu(y).sum() + (lambda r: r.sum() + 0 * m.last(r).sum())(F.relu(y * 2)),
+    lambda m, y: 0 * F.gelu(y).sum() + (y.abs() + 1).log().sum(),
+    lambda m, y: 0 * F.gelu(y).sum() + y.abs().sum() + y.clamp(-0.1, 0.1).sum() + y.amax(1).sum(),
+    lambda m, y: 0 * F.gelu(y).sum() + F.softmax(y, 1)[:, 0].sum() + torch.sigmoid(y).sum(),
+    lambda m, y: 0 * m.last(y).sum() + F.max_pool1d(F.silu(y), 2).sum() * 0 + F.leaky_relu(y).sum(),
+])
+def test_what_is_read_exactly_is_exact(function):
+    for ours, wanted in zip(held_by(function, REBUILT)[2][:1], gradients_of(function)[:1]):
+        # x's gradient goes through the exact readers and the weight, which are not rounded.
+        assert torch.equal(ours, wanted)
+
+
+def test_nothing_is_rebuilt_from_rounded_values_by_what_is_not_smooth():
+    rows, _, _ = held_by(lambda m, y: (m.last(torch.reciprocal(y.abs() + 1e-3)) + F.gelu(y)).sum(), REBUILT)
+    assert not any("last" in name and t.treatment == "recompute" for name, t in rows.items()), rows
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_infinities_stay(value):
+    def function(m, y):
+        y = torch.cat([y[:1] * value, y[1:]])
+        return m.last(F.gelu(m.norm(y)))[1:].sum() + m.last(y)[0].sum()
+
+    ours, wanted = held_by(function, REBUILT)[2], gradients_of(function)
+    for a, b in zip(ours, wanted):
+        assert torch.equal(a.isfinite(), b.isfinite())
+
+
+def test_errors_do_not_add_up_without_end():
+    def function(m, y):
+        for _ in range(12):
+            y = y + F.gelu(m.last(m.norm(y)))
+        return y.sum()
+
+    rows, _, _ = held_by(function, REBUILT)
+    codes = [t for t in rows.values() if t.treatment.startswith("quantize")]
+    # Sums of the residual path are rounded themselves, at the latest every third.
+    assert len(codes) >= 12 + 12 // 3, [(n, t.treatment) for n, t in rows.items()]
+
+
+def test_pooled_means_are_refused():
+    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 8, 3))
+    with pytest.raises(ValueError, match="encoded as it lies in memory"), compact.saved_tensors("slot * = pool:size=2\nslot role:cheap = recompute", model=model):
+        model(torch.randn(2, 3, 16, 16, requires_grad=True))
+
+
+def spread(y):
+    """Complex numbers of the values."""
+    return torch.view_as_complex((y if y.stride(1) == 1 else y.contiguous()).unflatten(1, (-1, 2)))
+
+
+def turned(y):
+    """Rotated as rotary positions are, by complex numbers."""
+    angles = torch.linspace(0, 3, ROWS)[:, None] * torch.linspace(1, 0.1, WIDTH // 2)
+    return torch.view_as_real(spread(y) * torch.polar(torch.ones_like(angles), angles)).flatten(1)
+
+
+def written(y, change):
+    """Its first half is changed in place."""
+    y = y * 1.5
+    change(y[:, :WIDTH // 2])
+    return y
+
+
+# The backward passes of these read their tensors exactly, or none.
+EXACT = [
+    torch.tanh, torch.sigmoid, torch.exp, torch.abs, F.relu, F.leaky_relu, turned,
+    lambda y: y / (1 + y.abs()), lambda y: F.softmax(y, 1), lambda y: y.clamp(-0.5, 0.5), lambda y: y * 0.5 + 1, lambda y: torch.cat([y[:, 1:], y[:, :1]], 1),
+    lambda y: F.max_pool1d(y, 3, 1, 1), lambda y: spread(y).abs().repeat(1, 2), lambda y: torch.view_as_real(spread(y).exp()).flatten(1),
+    lambda y: written(y, torch.relu_), lambda y: written(y, torch.tanh_), lambda y: written(y, torch.sigmoid_), lambda y: written(y, lambda part: part.mul_(2)),
+    lambda y: F.relu(y.clone(), inplace=True), lambda y: (y + 0.1).transpose(0, 1).contiguous().t(), lambda y: y.double().tanh().float(),
+]
+# Those of these read rounded values.
+NEAR = [
+    lambda m, y: F.gelu(y), lambda m, y: m.last(y), lambda m, y: m.norm(y), lambda m, y: F.silu(y) * y, lambda m, y: y.square(),
+    lambda m, y: m.last(F.relu(y)), lambda m, y: turned(F.gelu(y)), lambda m, y: m.last(turned(y)), lambda m, y: m.last(y + 1), lambda m, y: m.last(y[:, :]),
+    lambda m, y: torch.view_as_real(spread(y) * spread(F.silu(y))), lambda m, y: m.last(y.bfloat16().float()), lambda m, y: m.last(F.gelu(m.norm(y)) + y),
+    lambda m, y: y.contiguous().view(torch.bfloat16).nan_to_num(0, 0, 0) * 2, lambda m, y: F.dropout(F.gelu(y), 0.1),
+]
+
+
+def mixed(seed, inner):
+    """Exact readers of random tensors in a chain, whose gradient is all that is left; rounded readers of the same tensors, times 0."""
+    def function(m, y):
+        draw = torch.Generator().manual_seed(seed)
+        one_of = lambda choices: choices[int(torch.randint(len(choices), (), generator=draw))]  # noqa: E731
+        tensors, beside = [y], 0
+        for _ in range(8):
+            if one_of([0, 1]):
+                beside = beside + 0 * one_of(NEAR)(m, one_of(tensors)).float().sum()
+            else:
+                tensors.append(one_of(EXACT)(one_of(tensors[-3:])))
+            if not one_of(range(6)):
+                inner.append(torch.autograd.grad(tensors[-1].sum(), y, retain_graph=True)[0])
+        return sum(t.sum() for t in tensors[-2:]) + beside
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_exact_readers_get_exact_values_whatever_is_beside_them(seed):
+    ours, plain = [], []
+    got = held_by(mixed(seed, ours), REBUILT)[2][0]
+    wanted = gradients_of(mixed(seed, plain))[0]
+    assert torch.equal(got, wanted)
+    assert len(ours) == len(plain) and all(torch.equal(a, b) for a, b in zip(ours, plain))
