@@ -73,7 +73,7 @@ def folders():
         "Phi3": (added(marked(LINES, ["<unk>", "<s>", "</s>"]), "<|endoftext|>", "<|user|>", "<|assistant|>", "<|end|>", rstrip=True),
                  dict(eos_token="<|endoftext|>", bos_token="<s>", unk_token="<unk>", pad_token="<|endoftext|>"),
                  ["<|endoftext|>", "<|assistant|>", "<|end|>"]),
-        "Gemma3": (begins(added(marked(LINES, ["<pad>", "<eos>", "<bos>", "<unk>"]), "<end_of_turn>"), "<bos>"),
+        "Gemma3": (begins(added(marked(LINES, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]), "<end_of_turn>"), "<bos>"),
                    dict(eos_token="<eos>", bos_token="<bos>", unk_token="<unk>", pad_token="<pad>"), ["<eos>", "<end_of_turn>"]),
         # Stops at a token that is not marked as special, and at a word.
         "Plain": (plain_end(made.smollm2(LINES)), dict(eos_token="<|endoftext|>", pad_token="<|endoftext|>"), ["<|done|>"]),
