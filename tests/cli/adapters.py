@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 import unittest
 
@@ -13,7 +14,7 @@ try:
     import torch
     import transformers
     from peft import LoraConfig, PeftModel, get_peft_model
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
