@@ -34,7 +34,8 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
     return kExitOk;
   }
   if (presets.empty()) {
-    presets = options.config.use_peft ? "off,exact,gact-l1" : task_named(options.config.task).compared;
+    presets =
+        options.config.use_peft ? "off,exact,gact-l1" : task_named(options.config.task).compared;
   }
   options.presets = compare_texts(presets);
   options.train_arguments = flags.given({"presets", "timing_rounds", "print_config", "output_dir"});

@@ -31,10 +31,10 @@ AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterFi
   const ConfigKeys keys(config, where);
   COMPACT_CHECK(keys.text("peft_type", "") == "LORA", where, ": peft_type must be LORA");
   COMPACT_CHECK(keys.text("bias", "none") == "none", where, ": bias must be none");
-  for (const char* key : {"use_dora", "modules_to_save", "rank_pattern", "alpha_pattern",
-                          "layer_replication", "trainable_token_indices", "lora_bias",
-                          "alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config",
-                          "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key :
+       {"use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
+        "trainable_token_indices", "lora_bias", "alora_invocation_tokens", "use_qalora",
+        "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     const nlohmann::json* value = keys.find(key);
     const bool off = !value || value->empty() || *value == false;
     COMPACT_CHECK(off, where, ": ", key, " is not read, is ", value->dump());
@@ -43,9 +43,10 @@ AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterFi
   if (const nlohmann::json* begun = keys.find("init_lora_weights")) {
     const bool beside = begun->is_null() || begun->is_boolean() || *begun == "gaussian" ||
                         *begun == "orthogonal" || *begun == "eva" || *begun == "mica";
-    COMPACT_CHECK(beside, where, ": init_lora_weights must leave the base as it is (true, false, "
-                  "gaussian, orthogonal, eva, mica), is ", begun->dump(),
-                  "; peft saves it so by path_initial_model_for_weight_conversion");
+    COMPACT_CHECK(beside, where,
+                  ": init_lora_weights must leave the base as it is (true, false, "
+                  "gaussian, orthogonal, eva, mica), is ",
+                  begun->dump(), "; peft saves it so by path_initial_model_for_weight_conversion");
   }
   base_ = keys.text("base_model_name_or_path", "");
   alpha_ = keys.number("lora_alpha", 8);
@@ -84,7 +85,8 @@ void AdapterFolder::add(const std::string& name, const at::Tensor& weight) {
   const at::Tensor a = read(kA), b = read(kB);
   COMPACT_CHECK(weight.dim() == 2 && weight.is_floating_point() && weight.element_size() >= 2,
                 file_.path().string(), ": the adapter of `", found->first,
-                "` is for a matrix of float32, bfloat16 or float16, not of ", weight.dtype().name());
+                "` is for a matrix of float32, bfloat16 or float16, not of ",
+                weight.dtype().name());
   const at::Tensor matrix = transposed_ ? weight.t() : weight;
   COMPACT_CHECK(matrix.sizes() == at::IntArrayRef({b.size(0), a.size(1)}), file_.path().string(),
                 ": the adapter of `", found->first,

@@ -44,9 +44,9 @@ ModelShape set_language_model(const TrainConfig& c, const Opening& opening,
                   c.model_name_or_path, " only ", vocabulary);
     if (tokenizer && !reads_with_own_tokenizer(c)) {
       if (tokenizer->spec().starts_with("prepared")) {
-        warnings.push_back(cat("--tokenizer ", tokenizer->spec(), " has other files than ",
-                               c.model_name_or_path,
-                               ": the ids mean what the model knows only if both are one tokenizer"));
+        warnings.push_back(
+            cat("--tokenizer ", tokenizer->spec(), " has other files than ", c.model_name_or_path,
+                ": the ids mean what the model knows only if both are one tokenizer"));
       }
       own.vocabulary = vocabulary;
       shape.tokens = own;

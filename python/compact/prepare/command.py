@@ -124,7 +124,7 @@ class Rows:
 
 
 def code_hash():
-    """Of all that makes tokens: `datasets` keeps what it made of the same rows by what is given to it alone."""
+    """One hash for all that makes tokens: `datasets` keeps what it made of the same rows by what is given to it alone."""
     import tokenizers
     import transformers
 
