@@ -246,6 +246,7 @@ def test_refusals_name_row_and_rule(tmp_path, capsys):
     assert "b.docx: must end with one of .jsonl" in refused(capsys, tmp_path, write(tmp_path / "b.docx", []))
     assert "no.jsonl: there is no such file" in refused(capsys, tmp_path, tmp_path / "no.jsonl")
     # Nothing is written over that did not come from here.
+    (tmp_path / "refused").mkdir()
     (tmp_path / "refused/mine").write_text("x")
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"messages": good}]), "--overwrite")
     assert line.endswith("refused: is not empty")

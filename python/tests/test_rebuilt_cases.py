@@ -102,8 +102,3 @@ def test_the_report_says_what_is_rebuilt():
     assert "recompute" in str(saved.report())
     del out
     assert saved.live_bytes == 0
-
-
-def test_codecs_that_round_are_refused_beside_it():
-    with pytest.raises(ValueError, match="must be exact"), compact.saved_tensors("slot * = quantize:bits=4\nslot role:cheap = recompute", least_elements=1):
-        net()(rows())
