@@ -10,7 +10,6 @@ from _rebuilt_cases import CASES, N, exact, net, rows
 from torch import nn
 from torch.nn import functional as F
 
-import compact
 
 # Some cases save next to nothing, of which a warning tells.
 pytestmark = pytest.mark.filterwarnings("ignore:compact.saved_tensors")
