@@ -13,6 +13,7 @@
 #include "compact/data/files/byte_source.h"
 #include "compact/data/text/prepare.h"
 #include "compact/data/text/text_table.h"
+#include "compact/data/text/token_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/json/json.h"
 #include "compact/tasks/load_weights.h"
@@ -70,10 +71,10 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
     if (task.empty() && is_file(run)) {
       task = task_of_run(run);
       // Plain text is scored as language modeling, even for a model tuned on prompts.
-      if (task == prompt_completion.name && !is_table_name(c.validation_file[0]) &&
-          token_file_at(c.validation_file[0]).empty()) {
-        task.clear();
-      }
+      const std::string tokens = token_file_at(c.validation_file[0]);
+      const bool samples =
+          tokens.empty() ? is_table_name(c.validation_file[0]) : TokenFile(tokens).info().samples;
+      if (task == prompt_completion.name && !samples) task.clear();
     }
     if (task == glue.name || task.empty()) return of_folder;
     const TaskInfo& named = task_named(task);
