@@ -65,7 +65,7 @@ class KernelBench {
 
   const compact::kernels::Backend& backend() const { return backend_; }
   const compact::kernels::Launch& launch() const { return launch_; }
-  // What sizes are multiplied with: a GPU gets more than its caches hold.
+  // The factor of sizes: a GPU gets more than its caches hold.
   int64_t larger() const { return larger_; }
 
  private:

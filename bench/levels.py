@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What GACT's levels, pooled activations and `auto` save and cost in whole training steps: bytes held
+"""The savings and costs of GACT's levels, pooled activations and `auto` in whole training steps: bytes held
 from forward to backward, peak as planned and measured, and samples a second, of networks trained by
 `compact train`, with the largest batch that fits a budget and its speed. Prints tables and writes
 bench/results/levels.{md,json}.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts that run the program and write a page of figures share: on what they ran, one run with
+"""Helpers of scripts that run the program and write a page of figures: on what they ran, one run with
 a time limit, and rows that are kept beside the page. Standard library only."""
 import concurrent.futures
 import datetime
@@ -66,7 +66,7 @@ def shown(words):
 
 
 def origin(device):
-    """What every page says of itself."""
+    """The facts that every page states about itself."""
     return {
         "date": datetime.date.today().isoformat(),
         "device": device_name(device),

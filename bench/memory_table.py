@@ -39,7 +39,7 @@ SMALL_BUDGET = "auto within 10 GiB"  # of the model below, at the table's batch
 SMALL_MODEL = "llama-350m"
 WHOLE_GPU = "auto within 90 % of the GPU"  # of the shapes
 LOSSLESS = ["off", "exact", "every block recomputed", SMALL_BUDGET, WHOLE_GPU]
-# What is measured first, of all models, where time is short.
+# The rows that are measured first, of all models, where time is short.
 FIRST = [FLOOR, "exact", "every block recomputed", RIVAL, "Hugging Face, eager", SMALL_BUDGET, WHOLE_GPU]
 TYPES = {"bf16": "bfloat16", "f32": "float32"}
 
@@ -130,7 +130,7 @@ def step_flags(a, model, folder):
 
 
 def run_flags(a, folder):
-    """What `compact train` takes beside: bundled text, steps, and where the run goes."""
+    """Further flags of `compact train`: bundled text, steps, and where the run goes."""
     return ["--train_file", ROOT / "examples" / "data" / "pride-and-prejudice.txt", "--validation_split", "0",
             "--max_steps", a.steps, "--logging_steps", "1", "--learning_rate", "1e-3",
             "--cache_dir", folder / "cache", "--output_dir", folder / "run"]  # fmt: skip
@@ -244,7 +244,7 @@ def main():
     todo = [(case, name) for case in cases for name in rows
             if (not a.rows or any(part in name for part in a.rows))
             and applies(a, name, case[0]) and (case[0], name) not in done]  # fmt: skip
-    # What went wrong before comes last.
+    # Rows that failed before come last.
     todo.sort(key=lambda t: ((t[0][0], t[1]) in seen, FIRST.index(t[1]) if t[1] in FIRST else len(FIRST)))
     failed = others = left = 0
     for (model, a.batch, a.block), name in todo:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python package adds to a call: of a layer that is served, and of a tensor that a scope holds.
+"""The time that the Python package adds to a call of a layer that is served, and to a tensor that a scope holds.
 
 A layer's call beside the call of its block alone, which computes; a chain of small operations under
 compact.saved_tensors beside the same without, and under hooks in Python that do nothing. Medians of rounds that run each way in turn; the floor

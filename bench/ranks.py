@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What each of several processes takes and sends in a step, by `compact plan`: bytes beside those of
+"""The bytes that each of several processes takes and sends in a step, by `compact plan`, beside those of
 DistributedDataParallel (an all-reduce of a gradient for every parameter, which all processes keep with
 Adam's moments). A sum that all get is counted twice, as in ZeRO's paper. Nothing is timed.
 

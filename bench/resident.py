@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the process of a training run takes beside its tensors, where texts have many lengths.
+"""The memory of the process of a training run beside its tensors, where texts have many lengths.
 
 bert-tiny on 16 texts a step: all of one length; of lengths drawn log-normally; the same with the
 caches of compiled products as long as their libraries make them. The floor is the program alone,

@@ -2,7 +2,7 @@
 // bench_tape [--seconds S] [--filter TEXT]: what a scope that rebuilds (preset exact) adds to an
 // operation and to a tensor that autograd saves, beside hooks of PyTorch that do nothing. Chains of
 // 100 operations on 2,048 elements, on one thread: of which nothing is saved; then with gradients.
-// What a scope costs by itself is taken off. Ways take turns; each time is the least of many
+// The cost of the scope by itself is subtracted. Ways take turns; each time is the least of many
 // chains.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

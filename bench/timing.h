@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the benchmarks share: flags, and the best times of works that take turns, so that a busy
+// Helpers of the benchmarks: flags, and the best times of works that take turns, so that a busy
 // machine disturbs their ratios little.
 #pragma once
 

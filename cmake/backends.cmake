@@ -68,7 +68,7 @@ endif()
 # It takes as long as all others of its folder.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/kernels/cpu/quantize.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
-# What a program has its own of takes the place of this file alone.
+# A program with a table of its own replaces this object file alone.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/kernels/backends.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
 

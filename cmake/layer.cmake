@@ -38,7 +38,7 @@ function(compact_cold target)
 endfunction()
 
 # Several sources at a time, where COMPACT_UNITY is on: most of a file's time goes into its headers.
-# Of tests, which are changed more often, half as many.
+# Tests, which are changed more often, go half as many at a time.
 function(compact_unity target)
   set(batch ${COMPACT_UNITY_BATCH})
   if(target MATCHES "_test$")

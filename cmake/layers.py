@@ -10,7 +10,7 @@
  - a room of python/compact imports only rooms before it in PYTHON_ROOMS, and no file imports itself through
    others; imports inside functions count
  - private names of torch are in python/compact/base/torch_private.py alone, and those of transformers beside it
- - no line of a comment begins with `Of`: a comment is a sentence or a noun phrase
+ - no line of a comment begins with `Of`, `What`, `Whose` or `Those`: it names its subject
 
     layers.py [ROOT]
 """
@@ -88,7 +88,8 @@ FRONT_DOOR = "compact/compact.h"
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-FRAGMENT = re.compile(r'(?:^|\s)(?://|#) *Of |^\s*"""Of ')
+FRAGMENT = re.compile(r'(?:(?:^|\s)(?://|#) *|^\s*""")(Of|What|Whose|Those) ')
+COMMENTED = ("bench", "cmake", "compact", "examples", "fuzz", "scripts", "tests", "python/compact")
 INFO = re.compile(r"^\s*extern\s+const\s+\w*Info\s+(\w+)\s*(?:=|\{)", re.M)
 
 
@@ -248,11 +249,12 @@ def check_python(root):
 
 
 def check_comments(root):
-    for folder in ("compact", "python/compact", "tests"):
-        for file in sources(root / folder, SOURCES | {".py"}):
+    for folder in COMMENTED:
+        for file in sources(root / folder, SOURCES | {".py", ".sh", ".cmake"}):
             for number, line in enumerate(file.read_text().splitlines(), 1):
-                if FRAGMENT.search(line):
-                    yield f"{file.relative_to(root)}:{number}: a comment must not begin with `Of`"
+                match = FRAGMENT.search(line)
+                if match and (match[1] == "Of" or folder != "python/compact"):
+                    yield f"{file.relative_to(root)}:{number}: a comment must not begin with `{match[1]}`"
 
 
 def check(root):

@@ -12,7 +12,7 @@ compact_cold(compact_python)
 compact_flags(compact_python)
 set_target_properties(compact_python PROPERTIES CXX_VISIBILITY_PRESET hidden
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python)
-# What it was built for, which the package compares before it loads it.
+# The torch that the library was built for, which the package compares before it loads it.
 file(WRITE ${CMAKE_BINARY_DIR}/python/libcompact_python.torch "${TORCH_VERSION}\n")
 if(NOT COMPACT_PROGRAM)  # a wheel, whose torch is loaded before it
   target_link_options(compact_python PRIVATE "LINKER:--no-undefined")

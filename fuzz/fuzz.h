@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fuzz targets share. A target gives its reader any bytes; the reader may throw InputError
-// and nothing else. Every other exception, a fault, a leak, or memory and time beyond the limits of
-// scripts/fuzz.sh is a finding.
+// The common part of the fuzz targets. A target gives its reader any bytes; the reader may throw
+// InputError and nothing else. Every other exception, a fault, a leak, or memory and time beyond
+// the limits of scripts/fuzz.sh is a finding.
 #pragma once
 
 #include <unistd.h>

@@ -6,7 +6,7 @@
 
 has_gpu() { nvidia-smi -L >/dev/null 2>&1 || [[ -e /dev/nvidia0 ]]; }
 
-# What CMAKE_CUDA_ARCHITECTURES must be for the GPUs of this machine, or nothing where unknown.
+# The CMAKE_CUDA_ARCHITECTURES of this machine's GPUs, or nothing where unknown.
 gpu_architectures() {
   nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
     sed -nE 's/^ *([0-9]+)\.([0-9]+) *$/\1\2/p' | sort -un | paste -sd ';' || true

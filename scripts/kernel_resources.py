@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What every CUDA kernel takes of a multiprocessor, from what ptxas says while a build compiles.
+"""The resources of a multiprocessor that every CUDA kernel takes, by the messages of ptxas during a build.
 
   cmake --preset cuda -DCOMPACT_PTXAS_INFO=ON && cmake --build build-cuda --target kernel_check | tee LOG
   scripts/kernel_resources.py LOG [--table FILE.md]

@@ -5,8 +5,8 @@
 # In their order.
 lanes=(tests wheel format docs compilers fuzz cuda quick-start older)
 
-# What a lane reads, for those that only run where it has changed. tests/cmake/lanes.py holds these
-# paths against what their sources include.
+# The inputs of lanes that run only after these have changed. tests/cmake/lanes.py compares these
+# paths with what their sources include.
 declare -A lane_inputs=(
   [fuzz]="fuzz presets examples compact/base compact/codecs compact/config compact/data compact/io
     compact/json compact/kernels compact/models compact/networks compact/ops compact/optim compact/parallel

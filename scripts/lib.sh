@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# What the scripts of this folder share: steps with progress, Debian packages, torch, the build.
+# Helpers of the scripts of this folder: steps with progress, Debian packages, torch, the build.
 # To be sourced after `set -euo pipefail`. Relative paths of the caller stay valid: nothing here
 # changes the working directory.
 

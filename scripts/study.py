@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What studies of many training runs share: their arguments, runs whose results are kept as rows and
+"""Helpers of studies of many training runs: their arguments, runs whose results are kept as rows and
 not repeated, differences paired by seed, tables. Standard library only."""
 import argparse
 import concurrent.futures

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 
-# What is said to CMake's compiler about headers that it has compiled; and what changes no warning
+# Flags by which CMake's compiler finds headers that it has compiled; and flags that change no warning
 # without --optimize, so that one compiled header fits all.
 PRECOMPILED = {"-Winvalid-pch", "-fpch-preprocess"}
 PIE_OR_LEVEL = re.compile(r"-O\w*|-fPI[CE]")

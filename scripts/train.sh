@@ -49,7 +49,7 @@ for ((i = 0; i < ${#options[@]}; i += 2)); do
   [[ ${options[i]} == --validation_file && -n $(value --train_file "") && -z $(value --validation_file "") ]] && continue
   arguments+=("${options[i]}" "$(value "${options[i]}" "${options[i + 1]}")")
 done
-# What the user gave beyond those; the default folder may be replaced, another may not.
+# The user's arguments beyond those; the default folder may be replaced, another may not.
 for ((i = 0; i < ${#user[@]}; ++i)); do
   if [[ $names != *" ${user[i]%%=*} "* ]]; then
     arguments+=("${user[i]}")

@@ -36,7 +36,7 @@ class FileLimit {
   rlimit before_{};
 };
 
-// What f() throws in a child process whose files may not grow past `bytes`, as on a full disk.
+// The error of f() in a child process whose files may not grow past `bytes`, as on a full disk.
 template <class F>
 std::string error_on_full_disk(rlim_t bytes, F&& f) {
   int ends[2];

@@ -1,6 +1,6 @@
-# What ctest reads of a program of GoogleTest: a test for each of its suites, so that a process that
-# loads LibTorch serves a whole one. RESULTS/NAME.xml has the single tests, which scripts/summary.py
-# counts.
+# The tests that ctest finds in a program of GoogleTest: one for each of its suites, so that a
+# process that loads LibTorch serves a whole one. RESULTS/NAME.xml has the single tests, which
+# scripts/summary.py counts.
 function(compact_list_suites program list prefix results)
   execute_process(COMMAND ${program} --gtest_list_tests OUTPUT_VARIABLE output RESULT_VARIABLE status)
   if(NOT status EQUAL 0)

@@ -62,7 +62,7 @@ inline void spill(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// What f() throws as E, or "" where it throws nothing.
+// The message that f() throws as E, or "" where it throws nothing.
 template <class E = InputError, class F>
 std::string error_of(F&& f) {
   try {

@@ -16,7 +16,7 @@ import time
 
 
 def shape(hidden, width, layers, heads, **other):
-    """What a config.json says of a LLaMA."""
+    """The config.json of a LLaMA."""
     return {
         "hidden_size": hidden,
         "intermediate_size": width,

@@ -24,7 +24,7 @@ def layers(model):
 
 
 def operations(model, block):
-    """Of a token's step in sequences of `block` tokens: of these products, and of causal attention's."""
+    """Operations of a token's step in sequences of `block` tokens: these products, and causal attention's."""
     products = sum(count * 6 * inputs * outputs for inputs, outputs, count in layers(model))
     return products + 6 * model["num_hidden_layers"] * model["hidden_size"] * block
 

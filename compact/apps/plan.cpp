@@ -25,13 +25,13 @@
 namespace compact {
 namespace {
 
-// What is reported on the console and as JSON.
+// Collects the report of a plan: text for the console, and JSON.
 struct Reported {
   std::ostream& out;
   nlohmann::ordered_json json;
 };
 
-// Makes a card the one that plans are for; empty: it stays that of this machine. What it is.
+// Makes a card the one that plans are for (empty: that of this machine). Returns its description.
 std::string plan_for_gpu(const std::string& name) {
   if (!name.empty()) {
     kernels::set_planned_gpu(gpu_card(name).gpu());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of a run will take, without the run: `compact plan`.
+// The plan of a training step, made without running it: `compact plan`.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace compact::cli {
 namespace {
 
-// What is written to standard output while it lives.
+// Captures standard output while it lives.
 class Captured {
  public:
   Captured() : before_(std::cout.rdbuf(text_.rdbuf())) {}

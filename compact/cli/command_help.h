@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What commands say of their flags, for what is made of it: pages and shells' completion.
+// The help of commands as text, for programs that make pages and shells' completion of it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace compact::cli {
 
-// What `compact COMMAND --help=FORM` prints; see flags.h for the forms.
+// The output of `compact COMMAND --help=FORM`; see flags.h for the forms.
 std::string help_of(const Command& command, const std::string& form);
 
 }  // namespace compact::cli

@@ -57,7 +57,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& commi
   std::vector<std::string> names;
   for (const Command& c : commands()) {
     if (first == c.name) {
-      // What several processes would write over each other.
+      // Several processes would overwrite each other's outputs.
       if (c.run == run_compare || c.run == run_prepare) {
         const Place place = place_of_process();
         COMPACT_CHECK(place.size == 1, "`", c.name, "` is for one process, this is rank ",

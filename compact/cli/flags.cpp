@@ -35,7 +35,7 @@ std::string help_row(const std::string& left, const std::string& text) {
   return out + "\n";
 }
 
-// Those of `known` that have the words of `argument` in a row ("--batch_size" in
+// The flags of `known` that contain the words of `argument` in a row ("--batch_size" in
 // "--per_device_train_batch_size"), or whose words begin with its letters ("--lr").
 std::vector<std::string> related(const std::string& argument,
                                  const std::vector<std::string>& known) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program knows by name: the tables of `compact list`.
+// The names that the program knows: the tables of `compact list`.
 #pragma once
 
 #include <span>

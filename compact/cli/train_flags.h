@@ -14,7 +14,7 @@ namespace compact::cli {
 // that --help shows.
 void add_options(Flags& flags, uint32_t command, TrainConfig& config);
 
-// Those of a command that also reads configuration files.
+// The flags of a command that also reads configuration files.
 class TrainFlags {
  public:
   // Adds --config, --print_config and the command's options.

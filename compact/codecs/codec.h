@@ -25,7 +25,7 @@ struct Windows {
 // restored: plans and profilers find the cost of codecs by it.
 inline constexpr const char* kCodecScope = "codec";
 
-// What is held in place of a tensor.
+// The parts that are held in place of a tensor.
 struct Encoded {
   using Parts = std::vector<at::Tensor>;
   Parts parts;
@@ -65,7 +65,7 @@ class Codec {
 };
 using CodecPtr = std::shared_ptr<const Codec>;
 
-// What a codec preserves: the tensor, a rounded one, or only where it is above 0.
+// The part of a tensor that a codec preserves: all bits, rounded values, or which are above 0.
 enum class Content : uint8_t { kExact, kRounded, kSigns };
 
 // The bits of a codec that can have more or fewer: a budget may change them, and where `average` is
@@ -113,7 +113,7 @@ CodecPtr make_codec(const std::vector<Spec>& chain);
 inline CodecPtr make_codec(const std::string& chain) {
   return make_codec(Spec::parse_chain(chain));
 }
-// What a chain of codecs preserves.
+// The part of a tensor that a chain of codecs preserves.
 Content content_of(const std::vector<Spec>& chain);
 
 }  // namespace compact

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What meta tensors stand for: tensors of the device that a plan is for, or tensors in host memory
-// that are offloaded from it.
+// The role of meta tensors: they stand for tensors of the device that a plan is for, or for tensors
+// in host memory that are offloaded from it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

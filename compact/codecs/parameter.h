@@ -81,7 +81,7 @@ struct Parameter {
   // it; empty: it is always in memory.
   std::vector<WeightPlace> places = {};
 
-  // What autograd and the optimizer see.
+  // The tensor that autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
   // Its elements without padding; and the bytes of its weight, or of what is held of it, that are
   // in memory now.

@@ -21,8 +21,8 @@ class WeightHome {
   // fetch(). May also begin to fetch the next group in the direction of the pass.
   virtual void fetch(int group, bool backward) = 0;
   virtual void release(int group) = 0;
-  // What it holds of a weight that is not in memory, in tensors with storages of their own. A home
-  // before this one may take their memory until it fetches them.
+  // The tensors that stand for a weight while it is not in memory, each with a storage of its own.
+  // An earlier home may free their memory until it fetches them.
   virtual std::vector<at::Tensor> held(const at::Tensor& /*weight*/) const { return {}; }
 };
 

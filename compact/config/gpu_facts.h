@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training on an NVIDIA GPU needs: what this machine and build have, and what is missing.
+// Requirements of training on an NVIDIA GPU: what this machine and build have, and what is missing.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct GpuFacts {
   std::string nvcc;        // path of the compiler of CUDA; empty: none was found
 };
 
-// What this machine, program and torch have.
+// The facts of this machine, program and torch.
 GpuFacts gpu_facts();
 
 // Rows (name, value); the last one, `training on`, says which device the program uses without

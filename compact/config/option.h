@@ -17,7 +17,7 @@
 
 namespace compact {
 
-// What a resumed run does where an option differs from the run before.
+// How a resumed run treats an option that differs from the run before.
 enum class ResumeRule : uint8_t {
   kKept,    // refuses: results depend on it
   kWarned,  // goes on with a warning: results change in a way that the user may want
@@ -114,7 +114,7 @@ struct ConfigOption {
 };
 std::span<const ConfigOption> config_options();
 
-// What --help of a command (one bit of Commands) says of an option, and of its values.
+// The texts on an option, and on its values, in --help of a command (one bit of Commands).
 const std::string& help_of(const ConfigOption& option, uint32_t command);
 std::string values_of(const ConfigOption& option);
 

@@ -11,7 +11,7 @@
 
 namespace compact {
 
-// What set_matmul_precision() takes.
+// The names that set_matmul_precision() accepts.
 inline constexpr const char* kMatmulPrecisions[] = {"highest", "high"};
 
 struct MatmulReport {

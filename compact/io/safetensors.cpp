@@ -23,7 +23,7 @@ std::string describe(at::ScalarType dtype, at::IntArrayRef shape) {
   return cat(c10::toString(dtype), " [", c10::Join(", ", shape), "]");
 }
 
-// What a tensor adds to the checksum of its file.
+// A tensor's line in the text of which the file's checksum is made.
 std::string checksum_line(const TensorEntry& entry, const std::string& digest) {
   return cat(entry.name, " ", describe(entry.dtype, entry.shape), " ", digest, "\n");
 }

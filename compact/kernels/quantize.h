@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a code of kernels::Quantize means: the arithmetic that every backend shares, element by
-// element.
+// The values of the codes of kernels::Quantize: the arithmetic that every backend shares, element
+// by element.
 #pragma once
 
 #include "compact/kernels/bfloat16.h"

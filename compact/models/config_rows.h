@@ -94,7 +94,7 @@ void check_heads(int64_t hidden, int64_t heads, std::string_view where);
 void check_rotary_heads(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
                         std::string_view where);
 
-// What keys_of() says. Keys that do not change what is computed are ignored.
+// The configuration that keys_of() reads. Keys that do not change what is computed are ignored.
 template <class C>
 C read_config(const nlohmann::json& object, std::string_view where) {
   ConfigRows rows(object, where);

@@ -16,7 +16,7 @@
 
 namespace compact {
 
-// What a model reads and what it says of it.
+// The kind of a model's inputs, and of its predictions for them.
 enum class ModelUse : uint8_t { kTokens, kSequences, kImages, kNodes, kGraphs };
 const char* name_of(ModelUse use);  // "next tokens", "classes of sequences", ...
 
@@ -38,7 +38,7 @@ struct FamilyInfo {
 
   bool is_for(ModelUse use) const;
 };
-// What --model may name, of a family's own table of names, summaries and configurations.
+// The models that --model may name, from a family's table of names, summaries and configurations.
 template <class Config, class Table>
 std::vector<ModelInfo> models_of(const Table& table) {
   std::vector<ModelInfo> all;
@@ -54,7 +54,7 @@ std::span<const FamilyInfo* const> families();
 // Throws InputError where no family has such a model for this use, with a suggestion.
 const ModelInfo& model_named(std::string_view name, ModelUse use);
 
-// What the model of a config.json is for. Throws InputError, beginning with `where`, on a
+// The use of the model of a config.json. Throws InputError, beginning with `where`, on a
 // model_type that is in no family.
 ModelUse use_of(const nlohmann::json& config, std::string_view where);
 // The model of a config.json (`path`, or in that folder). Throws InputError where it is for another

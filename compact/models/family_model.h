@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What models of all families have alike: a configuration C made of rows, and a network N.
+// The common part of models of all families: a configuration C made of rows, and a network N.
 #pragma once
 
 #include <memory>

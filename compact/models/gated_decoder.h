@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decoders of LLaMA's and of Gemma's kind share: every block (gated_block.h) is one segment,
-// and products of one input are fused (q, k, v; gate, up).
+// The common part of decoders of LLaMA's and of Gemma's kind: every block (gated_block.h) is one
+// segment, and products of one input are fused (q, k, v; gate, up).
 //
 // Parameters: embedding, layers.N.attn.{qkv,out}, layers.N.mlp.{gate_up,down}, final.norm, head
 // (absent where tied); where the shape has them layers.N.{attn,mlp}.{norm,post_norm},
@@ -51,7 +51,7 @@ class GatedDecoder : public LanguageModel {
   void finish_blocks(double scale = 1);
 
  private:
-  // What files name of the block of this number, in their order; prefix and parts as for put().
+  // A matrix or vector of a block in files; prefix and parts as for put().
   struct InFiles {
     std::string prefix;
     Affine GatedBlock::*affine;

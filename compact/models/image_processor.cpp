@@ -19,7 +19,7 @@ using nlohmann::json;
 // stretched to the size.
 constexpr const char *kFitKey = "compact_fit", *kCut = "cut", *kStretched = "stretched";
 
-// What the processors of transformers do where their file does not say.
+// The defaults of the image processors of transformers, for keys that their file lacks.
 struct Processor {
   const char* type;
   bool stretches;  // where `size` is a number

@@ -44,8 +44,8 @@ class LanguageModel : public Network {
   // With an embedding [vocabulary, hidden], normal(0, initializer_range) as all matrices.
   LanguageModel(const Policy& policy, const NetworkOptions& options, TokenIds tokens,
                 int64_t hidden, double initializer_range);
-  // What the first part reads of ids [batch, sequence] whose first token is number `position`, and
-  // the embedding's weight.
+  // The input of the first segment for ids [batch, sequence], the first of which is at `position`,
+  // by the embedding's weight.
   virtual at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                               int64_t position) const = 0;
   // A matrix of a block, with values of initializer_range times `scale`.

@@ -34,8 +34,8 @@ struct AttentionShape {
   int64_t window = 0;    // of some of its layers, in tokens; 0: none
 };
 
-// What a model, its data and the options of a run have to agree on. 0, or none, where it is nothing
-// to the model.
+// The properties on which a model, its data and the options of a run must agree. 0, or empty: the
+// model has no such property.
 struct ModelShape {
   TokenIds tokens;
   int64_t length = 0;      // tokens of the longest sequence
@@ -73,7 +73,7 @@ class ModelConfig {
 
   // config.json, for weights of `dtype` ("float32").
   virtual nlohmann::json to_json(const std::string& dtype) const = 0;
-  // What transformers reads beside it, by the names of files.
+  // Further files that transformers reads, by their names.
   virtual std::map<std::string, std::string> files() const { return {}; }
   // With new weights. Throws InputError where policy or options ask for what it cannot have.
   virtual std::unique_ptr<Network> build(const Policy& policy,

@@ -36,8 +36,8 @@ void numbers(ConfigRows& rows, const char* key, std::vector<double>& values) {
   rows.put(key, values);
 }
 
-// What stands in an object of its own, but theta and how much of a head is turned. `original`: of
-// the same name beside it, 0 where there is none.
+// The keys of the rope object, but for theta and the share of a head that is turned. `original`:
+// kOriginal as it is beside the object, 0 if missing.
 void settings_of(ConfigRows& rows, RopeConfig& rope, int64_t original, int64_t max_positions) {
   const bool yarn = rope.kind == RopeKind::kYarn, longrope = rope.kind == RopeKind::kLongrope,
              llama3 = rope.kind == RopeKind::kLlama3;

@@ -9,7 +9,7 @@
 
 namespace compact {
 
-// What model types differ in.
+// The rules for rotary positions in which model types differ.
 struct RopeForm {
   double theta = 10000;  // where there is none
   // Phi-3's: a part of a head may be turned; longrope alone, once called su and yarn, whose

@@ -34,12 +34,12 @@ struct Pass {
   }
 };
 
-// What a forward pass that made a graph holds for its backward pass: for segments, for the model's
-// own loss, and for plain operations. For one network and one thread; to be cleared before another
-// pass.
+// The memory that a forward pass with gradients holds for its backward pass: by segments, by the
+// model's own loss, and by plain operations. For one network and one thread; clear it before
+// another pass.
 struct PassReport : SegmentReport {
-  // What plain operations saved in the last pass; where the policy keeps all of it, in the first
-  // pass, since recording it costs some time.
+  // The tensors that plain operations saved in the last pass; under a policy that keeps them all,
+  // in the first pass, since recording takes time.
   SavedTensorReport plain;
 
   // To be called before another pass of the network adds to it.

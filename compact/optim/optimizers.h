@@ -23,7 +23,7 @@ struct ParameterStep;
 struct StepContext;
 
 struct OptimizerInfo {
-  // What is kept of a parameter between updates, each of its leaf's shape.
+  // The moments kept of a parameter between updates, each of its leaf's shape.
   struct State {
     bool m = false;  // signed
     bool v = false;  // never negative

@@ -40,9 +40,9 @@ struct OptimizerOptions {
   // The processes that train one model, each on its own samples; null: this one alone. All must
   // make the same calls. Only one optimizer of a group may be in a step at a time.
   std::shared_ptr<Group> group;
-  // What only one rank holds of a matrix, by ZeRO's stages. 0: nothing. 1: its moments and master.
-  // 2: also the sum of its gradients, made in every backward pass. 3: also the weight, of the
-  // segments given to Optimizer::shard_weights(). All ranks hold all of vectors.
+  // The tensors of a matrix that only one rank holds, by ZeRO's stages. 0: none. 1: its moments and
+  // master. 2: also the sum of its gradients, made in every backward pass. 3: also the weight, of
+  // the segments given to Optimizer::shard_weights(). All ranks hold vectors whole.
   int zero = 0;
   // The widest type in which gradients of matrices are summed over ranks; gradients of wider types
   // are rounded to it first.

@@ -14,7 +14,7 @@
 
 namespace compact {
 
-// What a link needs from ranks that are connected already.
+// The ranks of a new link, and their existing connection, over which they set it up.
 struct NcclMeeting {
   int rank = 0, size = 1;
   std::chrono::seconds timeout;  // after which a rank that does not answer counts as gone

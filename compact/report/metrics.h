@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes as it trains: console lines, metrics.jsonl, TensorBoard events.
+// The output of a training run: console lines, metrics.jsonl, TensorBoard events.
 #pragma once
 
 #include <cstdint>

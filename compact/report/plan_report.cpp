@@ -15,7 +15,7 @@ struct Row {
   int64_t StepMemory::*bytes;
   const char* note;
 };
-// What lives at the beginning of a step, and what the step adds.
+// The rows of memory that lives from the beginning of a step; and below, that the step adds.
 constexpr Row kFixed[] = {
     {"weights", &StepMemory::weights, ""},
     {"optimizer", &StepMemory::optimizer, "moments and master weights"},

@@ -16,10 +16,10 @@ namespace compact {
 Lora lora_of(const TrainConfig& config);
 // Throws InputError on settings of adapters that cannot be.
 void check_adapters(const TrainConfig& config);
-// What peft is told of them, but for the modules where these are all.
+// adapter_config.json by the options alone, whose target_modules may still be `all-linear`.
 nlohmann::json adapter_config(const TrainConfig& config);
 
-// What is trained: the model's tensors, or its adapters alone.
+// The tensors that are trained: the model's, or its adapters' alone.
 NamedTensors trained_tensors(const Network& network);
 // adapter_config.json of a network with adapters.
 nlohmann::json adapter_config(const Task& task, const Network& network);

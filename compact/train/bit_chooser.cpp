@@ -147,7 +147,7 @@ BitChooser::BitChooser(const TrainConfig& config, const Policy& policy)
       fewest_(policy.fewest_open_bits()) {}
 
 bool BitChooser::due(int64_t step) const {
-  // What a gradient feels changes fast at first: attention is uniform in a new network.
+  // How rounding moves a gradient changes fast at first: attention is uniform in a new network.
   const bool early = step >= 8 && std::has_single_bit(static_cast<uint64_t>(step));
   return fewest_ && (step % interval_ == 0 || (step < interval_ && early));
 }

@@ -43,7 +43,7 @@ class BitChooser {
   struct Choice {
     std::string line, bits;
   };
-  // What is to be chosen. Leaves probes' bits in the network, and those in force in bits_.
+  // Measures and chooses. Leaves probes' bits in the network, and those in force in bits_.
   Choice measure(Network& network, const StepInputs& batch, const PassReport& latest);
 
   int64_t interval_, probes_;

@@ -40,7 +40,7 @@ std::string trained_of(const Network& network) {
 
 }  // namespace
 
-// What the steps take in all: they are whole, so that it may be a little more or less than asked.
+// The epochs of all steps, which are whole, so that this may be a little more or less than asked.
 std::string epochs_of(const Described& run) {
   const int64_t step = samples_of_step(run.config, run.ranks);
   return formatted(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says of itself before its first step.
+// The lines that a run prints about itself before its first step.
 #pragma once
 
 #include <cstdint>

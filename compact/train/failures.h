@@ -30,9 +30,9 @@ struct RankError : std::runtime_error {
   ExitCode code;
 };
 
-// What `work` returns. Where it throws and there are other processes, they hear of it and end, too,
-// with one message and one exit code: throws RankError in the process that was first, LeftByAnother
-// in the others.
+// Returns work(). Where it throws and there are other processes, they are told and end, too, with
+// one message and one exit code: throws RankError in the process that was first, LeftByAnother in
+// the others.
 int together(Group& group, const std::function<int()>& work);
 
 }  // namespace compact

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What they take together: they are held, and written with every checkpoint.
+// The limit of all files together, since they are held and written with every checkpoint.
 constexpr int64_t kMost = int64_t{8} << 20;
 constexpr size_t kMostInFolder = 100;
 

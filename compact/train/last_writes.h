@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run must not end without: where it cannot be written (the disk is full), somebody may make
+// Writes that a run must not end without: where one fails (the disk is full), somebody may make
 // room.
 #pragma once
 

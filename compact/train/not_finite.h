@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be said of a run that ends since a loss or gradient was not finite.
+// The explanation of a run that ends because a loss or gradient was not finite.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace compact {
 
-// What the weights are then, as far as this process has them, and which settings help.
+// The state of the weights then, as far as this process has them, and the settings that help.
 std::string about_not_finite(const TrainConfig& config, int64_t ranks, const Optimizer& optimizer);
 
 }  // namespace compact

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a run writes.
+// Whether a run writes a file of this name.
 bool ours(const std::string& name) {
   for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*", "best", kWrittenNames}) {
     if (glob_match(pattern, name)) return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory buys: predicted step time against peak.
+// The time that memory saves: predicted step time against peak.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -22,8 +22,8 @@ namespace {
 
 Policy all_kept() { return Policy::parse("slot * = keep", "timing"); }
 
-// What seconds of segments depend on: the model but for its depth and vocabulary, sizes of weights
-// and of one sample, types.
+// A key of all that the seconds of segments depend on: the model but for its depth and vocabulary,
+// sizes of weights and of one sample, types.
 std::string timing_key(const TrainConfig& c, const Task& task) {
   const auto network = (task.smallest ? task.smallest : task.network)(c, all_kept(), at::kMeta);
   nlohmann::json model = task.config;

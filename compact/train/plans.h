@@ -33,9 +33,9 @@ class Plans {
   // Rank 0's. `task` must outlive them.
   Plans(const TrainConfig& config, const Task& task, c10::DeviceType device, int64_t ranks = 1,
         const StatedSpeed& stated = {});
-  // Those of another rank.
+  // The plans of another rank.
   Plans at(int64_t rank) const;
-  // Those of a configuration that differs in type, block, batch or what is allowed.
+  // The plans of a configuration that differs in type, block, batch or what is allowed.
   Plans with(const TrainConfig& config) const;
 
   const TrainConfig& config() const { return *config_; }
@@ -47,7 +47,7 @@ class Plans {
 
   StepRequest request(const Policy& policy) const;
   StepPlan plan(const Policy& policy, std::vector<Operation>* operations = nullptr) const;
-  // That of the rank whose step takes the most, of the eight that are dealt the most.
+  // The plan of the rank whose step takes the most, of the eight that are dealt the most.
   StepPlan heaviest(const Policy& policy) const;
   // The same, and, where that passes the budget and the policy quantizes, of the same policy in the
   // most bits that fit (8, 4, 2, 1), which it becomes; `note` says so.
@@ -57,11 +57,11 @@ class Plans {
   // InputError on a task whose network has no segments to choose for, or none of what is allowed,
   // and BudgetError, which names settings that would fit where it `advises`.
   Chosen choose(bool advises = true) const;
-  // What chooses for this rank.
+  // The search that chooses for this rank.
   std::unique_ptr<BudgetSearch> search(const Speed& speed) const;
   // Speeds for choosing: measured on this machine for the CPU, else those of a GPU.
   Speed speed() const;
-  // Those of a GPU under a --matmul_precision.
+  // The speeds of a GPU under a --matmul_precision.
   GpuRates gpu_rates(const std::string& matmul_precision) const;
 
   // Settings under which a step takes no more than so many bytes, the mildest first; empty where

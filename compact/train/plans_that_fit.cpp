@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fits under a limit where what was asked for does not, and how much fits.
+// Settings that fit under a limit where the given ones do not, and the most that fits.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string Plans::milder_settings(const Policy* policy, int64_t bytes) const {
     return kept->weights + (allowed.project || may_release ? 0 : kept->gradients) +
            (allowed == Allowed() ? kept->optimizer : 0);
   };
-  // What a step takes, or more than `bytes`; nothing where it would be refused.
+  // The peak of a step, or a number above `bytes`; nullopt where the step would be refused.
   const auto peak_of = [&](const TrainConfig& other, const Policy* p) -> std::optional<int64_t> {
     try {
       const Plans plans = with(other);

@@ -151,7 +151,7 @@ GatheredWeights::GatheredWeights(Group& group, const Network& network, Optimizer
     : optimizer_(optimizer) {
   optimizer_.gather_weights();
   if (group.size() == 1) return;
-  // What has come to a GPU is looked at once it is there.
+  // Transfers to a GPU can be checked only after they have ended.
   synchronize(network.device());
   group.check();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of one run do together beside training: come in turn, and see that all of them
-// run the same.
+// The work that the processes of one run share beside training: taking turns, and checking that all
+// of them run the same.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
 void check_same_options(Group& group, const TrainConfig& config);
 void check_same(Group& group, const char* what, const std::string& text);
 
-// While it lives all ranks have all weights, also those that only their owners hold otherwise.
+// While it lives every rank holds all weights, also those that only their owners hold otherwise.
 class GatheredWeights {
  public:
   // Throws GroupError where a rank has gone.
@@ -63,10 +63,10 @@ std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem:
                                             FunctionRef<void()> own);
 void write_own_part(Group& group, const Optimizer& optimizer);
 
-// What a network keeps beside parameters becomes that of rank 0: the statistics of batch norms,
-// which every rank moves by its own micro-batches.
+// Gives all ranks the tensors of rank 0 that are not parameters: the statistics of batch norms,
+// which every rank updates by its own micro-batches.
 void share_statistics(Group& group, const Network& network);
-// And all of it.
+// The same for all tensors of the network, parameters included.
 void share_model(Group& group, const Network& network);
 
 }  // namespace compact

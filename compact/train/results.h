@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a finished run leaves: the model, and all_results.json.
+// The files of a finished run: the model, and all_results.json.
 #pragma once
 
 #include <optional>

@@ -22,7 +22,7 @@ class RunEvaluation {
   // Throws InputError where the best model is asked for and there is nothing to judge by.
   RunEvaluation(const TrainConfig& config, const Task& task, Console& console, Group& group);
 
-  // What the state of a resumed run says of the best model; a line where that does not hold here.
+  // Takes over the best model of a resumed run; returns a line where it does not hold here.
   std::string take_over(RunState& state) const {
     return best_ ? best_->take_over(state) : std::string();
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes into its folder before it is done. What fails on the way (the disk is full) is
-// a warning, since it may be possible later.
+// The files that a run writes into its folder before it is done. A failure on the way (the disk is
+// full) is a warning, since writing may be possible later.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
       advises_(origin == Origin::kNew),
       device_(device) {
   const bool is_new = origin == Origin::kNew;
-  // What is chosen is for all ranks.
+  // plans_.choose() gives one policy for all ranks.
   if (is_new && c.preset == "auto") {
     Chosen chosen = plans_.choose();
     policy = chosen.policy;

@@ -36,7 +36,7 @@ class RunPlan {
   void mark_gradients();
   std::string end_record(int64_t step, const PassReport& report, Console& console);
 
-  // What `auto` or the budget made of the policy, then "plan     peak 1.2 GiB in loss; limit ...".
+  // Lines on the policy of `auto` or the budget, then "plan     peak 1.2 GiB in loss; limit ...".
   std::vector<std::string> lines() const;
   std::string line() const;  // of the plan alone, which bits may have changed
   // Every kind of saved tensor, and the peak by its parts.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run does before its first step.
+// The work of a run before its first step.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -90,8 +90,8 @@ std::string Run::begin() {
   return checkpoint;
 }
 
-// What cannot fit is refused before all text is tokenized. The plan holds for the task that is
-// opened with its data, whose model and samples are the same.
+// Refuses what cannot fit before all text is tokenized. The plan holds for the task that is opened
+// with its data, whose model and samples are the same.
 void Run::plan_without_data() {
   for (const auto* inputs : {&c_.train_file, &c_.validation_file}) {
     if (!inputs->empty()) check_inputs(*inputs);
@@ -132,7 +132,7 @@ void Run::open_data() {
                                          c_.min_lr_ratio);
 }
 
-// What decides how products are made, and what memory they take.
+// Restores the settings that decide how products are made, and how much memory they take.
 void Run::restore_machine(const std::string& checkpoint) {
   if (!checkpoint.empty()) s_ = read_run_state(checkpoint);
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);

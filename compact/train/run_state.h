@@ -27,7 +27,7 @@ std::string save_run(const TrainConfig& config, const RunState& state, const Net
 // to `warnings`. Throws InputError where there is none.
 std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>& warnings);
 
-// What must be known before the model is made.
+// The state of a run, which must be known before the model is made.
 RunState read_run_state(const std::string& checkpoint);
 
 // "2 threads, AVX512" or "CUDA": with others, sums end in other bits.

@@ -45,7 +45,7 @@ class StepGraph {
   int64_t replays() const { return replays_; }
 
  private:
-  // What must be as it was when a step was recorded.
+  // The properties that a step must share with the recorded one.
   struct Form {
     int64_t micro_batches = 0;
     double loss_scale = 0;
@@ -60,7 +60,7 @@ class StepGraph {
   std::unique_ptr<Recording> recording_;  // null: none
   Form recorded_, latest_;
   int64_t alike_ = 0;  // steps of the latest form, one after the other
-  // What the recorded step reads and what it leaves.
+  // The inputs and outputs of the recorded step.
   std::vector<StepInputs> inputs_;
   std::vector<at::Tensor> losses_;
   at::Tensor norm_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the steps of a run give, as the host reads it: losses and the norms of gradients. A run ends
-// with what is not finite. Read on time (the CPU), that is before an update; read late (a GPU),
-// when the step after it has been launched, so that the device never stands still for the host.
-// Updates are guarded on the device then: once something was not finite, they change nothing.
+// The results of a run's steps as the host reads them: losses and norms of gradients. A value that
+// is not finite ends the run. They are read on time (the CPU), that is before an update, or late (a
+// GPU), when the next step has been launched, so that the device never waits for the host. Updates
+// are guarded on the device then: after a value that was not finite, they change nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,7 +52,7 @@ class StepResults {
     at::Tensor values;                // on the host: losses of micro-batches, then the norm
     std::optional<c10::Event> there;  // after which they are; none: they are
   };
-  // What a message of an update that was not made says at its end.
+  // The end of the message on an update that was not made.
   const char* outcome(bool norm) const;
   double checked_loss(double value, int64_t number) const;
   double checked_norm(double value, int64_t number, const std::string& of) const;

@@ -18,7 +18,7 @@ import compact
 
 
 def batch(generator: torch.Generator) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """What the network is called with, and the noise that it is to find."""
+    """The inputs that the network is called with, and the noise that it is to find."""
     at = torch.linspace(0, 6.28, 32)
     waves, time = torch.rand(16, 2, 1, generator=generator) * 3, torch.rand(16, generator=generator)
     images = torch.sin(waves[:, 0] * at)[:, None, :, None] * torch.sin(waves[:, 1] * at)[:, None, None, :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the seeds of several readers are made of."""
+"""Parts of the seeds of several readers."""
 import gzip
 import lzma
 import pathlib

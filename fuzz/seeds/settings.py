@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person writes: configurations, policies."""
+"""Seeds of texts that a person writes: configurations, policies."""
 import json
 
 from seeds.common import HUGE, ROOT, json_texts

@@ -12,7 +12,7 @@ import torch  # noqa: E402
 
 import compact  # noqa: E402
 
-# What is said of memory or arithmetic of a CPU, or ends a process's use of a GPU.
+# Tests of memory or arithmetic of a CPU, or after which a process can no longer use a GPU.
 cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="is for a CPU")
 
 
@@ -46,7 +46,7 @@ class GpuMeter:
 
 
 def _make_workspaces():
-    """Those of cuBLAS, which a process has for good: of this thread, and of autograd's."""
+    """Makes cuBLAS's workspaces, which a process has for good: of this thread, and of autograd's."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         x = torch.randn(64, 64, dtype=dtype, requires_grad=True)
         torch.addmm(x[0], x, x).sum().backward()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a planned step really takes."""
+"""The measured peak of a planned step."""
 import gc
 
 from _device import DEVICE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could break tensors that are rebuilt: functions of a scope, each of which gives tensors that are to be the same under any."""
+"""Cases that could break rebuilt tensors: functions of a scope, each of which gives tensors that must be the same under any."""
 
 import contextlib
 import gc
@@ -23,7 +23,7 @@ def case(f):
 
 
 def cpu_case(f):
-    """Of memory that NumPy shares."""
+    """A case on memory that NumPy shares."""
     return case(f) if DEVICE == "cpu" else f
 
 

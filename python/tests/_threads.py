@@ -5,7 +5,7 @@ import threading
 
 
 def in_threads(work, given):
-    """What work(x) returns for each x, on a thread each; raises what one of them raised."""
+    """The results of work(x) for each x, on a thread each; raises what one of them raised."""
     given = list(given)
     with ThreadPoolExecutor(len(given), initializer=threading.Barrier(len(given)).wait) as pool:
         return list(pool.map(work, given))

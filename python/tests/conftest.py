@@ -90,7 +90,7 @@ def make(name, seed=0):
 
 
 def inputs(name, padded=False, batch=3, length=40):
-    """What a model of this name is called with; padded: at the end of two samples."""
+    """The inputs of a model of this name; padded: at the end of two samples."""
     generator = torch.Generator().manual_seed(5)
     if name == "vit":
         pixels = torch.randn(batch, 3, 32, 32, generator=generator)
@@ -150,7 +150,7 @@ def one_thread(two_threads):
 
 @pytest.fixture(autouse=True)
 def accelerate_begins_afresh():
-    """What accelerate keeps for a process, such as its precision, is for one test."""
+    """Resets accelerate's state of the process, such as its precision, after each test."""
     yield
     if "accelerate.state" in sys.modules:
         sys.modules["accelerate.state"].AcceleratorState._reset_state(reset_partial_state=True)

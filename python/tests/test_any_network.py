@@ -225,7 +225,7 @@ def test_plans_of_networks_as_a_whole(dropout):
 
 
 def measured_step(model, given, loss_of, optimizer=torch.optim.AdamW):
-    """What a step takes beside the model, its gradients and moments included, the second and the third."""
+    """The most memory of the second and third step, beside the model, gradients and moments included."""
     made = optimizer(model.parameters(), fused=True)
     for p in model.parameters():
         p.grad = torch.zeros_like(p)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What apply() leaves as it was, what it refuses, and what it leaves behind."""
+"""The parts that apply() leaves as they were, the models it refuses, and the state it leaves behind."""
 import copy
 import gc
 import io

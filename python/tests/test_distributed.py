@@ -40,7 +40,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def output(request):
-    """Of every chosen case: "" where both processes passed, else what they printed. Two processes run one case after
+    """The output of each chosen case: "" where both processes passed, else their text. Two processes run one case after
     another; two more go on where they failed."""
     todo = [i.callspec.id for i in request.session.items if i.path == request.path]
     found = {}

@@ -66,7 +66,7 @@ def test_frozen_weights_hold_nothing():
             held[key] = [row.held for row in compact.report(model).layers]
     assert held["whole"] > held["some"]
     assert held["all"][1] > held["some"][1]
-    # What the first norm of the last layer reads has no gradient: neither that nor its statistics are held.
+    # The input of the last layer's first norm has no gradient: neither that nor its statistics are held.
     assert held["last"] == [0, held["all"][1] - 3 * 40 * (64 + 1) * 4]
 
 
@@ -134,7 +134,7 @@ def trained(model):
 
 
 def beside(model, given):
-    """That passes give what the model's own forward gives, and are served."""
+    """Passes give what the model's own forward gives, and are served."""
     plain = copy.deepcopy(model)
     compact.remove(plain)
     loss, wanted = gradients(plain, given)

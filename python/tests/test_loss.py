@@ -69,7 +69,7 @@ def test_no_target_is_plain(count, autocast):
 @pytest.mark.parametrize("count", [None, 0, 3, torch.tensor(0)])
 @pytest.mark.parametrize("ignored", ["none", "some", "all"])
 def test_gradients_of_any_scale(factor, count, ignored):
-    """What a GradScaler, or a division by a number of targets, makes of a loss: zeros and what is not finite are torch's."""
+    """A loss scaled by a GradScaler, or divided by a number of targets, has torch's zeros and values that are not finite."""
     torch.manual_seed(0)
     hidden, weight = torch.randn(9, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
     targets = torch.randint(0, 50, (9,))

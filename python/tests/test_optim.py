@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What optimizers compute."""
+"""The updates that optimizers compute."""
 import copy
 import math
 import pathlib

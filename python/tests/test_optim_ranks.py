@@ -143,7 +143,7 @@ def run_rank(rank, folder):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each rank found, of one run of two processes for all checks."""
+    """The findings of each rank, of one run of two processes for all checks."""
     folder = tmp_path_factory.mktemp("ranks")
     mp.spawn(run_rank, (str(folder),), nprocs=2)
 

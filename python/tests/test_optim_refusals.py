@@ -73,7 +73,7 @@ def test_types_of_parameters(dtype):
     named = [{"params": [("a", a[0])]}, {"params": [("layers.0.b", b)]}]
     with pytest.raises(ValueError, match=r"parameter 0 of group 1 \(layers.0.b\) must be"):
         compact.optim.AdamW(named)
-    # What is not trained may be of any type.
+    # A parameter that is not trained may be of any type.
     optimizer = compact.optim.AdamW([*a, b.requires_grad_(False)])
     give_gradients(a, 0)
     optimizer.step()

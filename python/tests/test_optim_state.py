@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What optimizers keep, and what becomes of it in files, copies and Trainer."""
+"""The state that optimizers keep, and what becomes of it in files, copies and Trainer."""
 import copy
 
 from _optimizing import BF16, F32, give_gradients, make, Net, parameters, same_bits, tensors, train

@@ -99,7 +99,7 @@ def test_optimizers(optimizer, made):
 
 
 def test_state_in_lists_lives_under_every_policy():
-    """That of an optimizer whose state is not all tensors by name: two copies of the weights."""
+    """An optimizer whose state is not all tensors by name: two copies of the weights."""
     peaks_of = {}
     for optimizer in (None, InLists):
         rows = compact.plan(make("llama"), (2, 32), policies=("off", "exact", "recompute"), optimizer=optimizer, device="cpu")["rows"]
@@ -134,7 +134,7 @@ def test_autocast(name):
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_numbers_that_are_multiplied_with(autocast):
-    """What the backward pass keeps of one is a tensor of 8 bytes."""
+    """The backward pass keeps a tensor of 8 bytes for one of them."""
     given = inputs("granite", batch=2, length=64)
     plan = compact.plan(make("granite"), given, policies=("plain", "off", "exact"), optimizer=None, clip=False, autocast=autocast)
     for row in plan["rows"]:
@@ -288,7 +288,7 @@ def test_values_that_are_written_to():
 
 
 def written(write, *given):
-    """What the values of zeros [4, 4] are after a write, in a plan and as they are."""
+    """The values of zeros [4, 4] after a write, in a plan and in memory."""
     with KnownValues():
         meta = with_value(torch.zeros(4, 4))
         write(meta, *(with_value(t) for t in given))

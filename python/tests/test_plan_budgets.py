@@ -22,7 +22,7 @@ def test_a_budget_counts_padding():
 
 
 def least_of(given, **settings):
-    """What the message of a budget that cannot be met says is the least."""
+    """The least budget by the message on one that cannot be met."""
     try:
         compact.plan(make("llama"), given, policies=(), budget="100kB", **settings)
     except torch.OutOfMemoryError as refused:
@@ -55,7 +55,7 @@ def test_budgets_under_autocast(name):
     plan = compact.plan(make(name), given, policies=("off", "recompute"), budget="70%", autocast=torch.bfloat16)
     chosen = plan["rows"][-1]
     assert chosen["policy"] == "auto" and chosen["peak"] <= plan["budget"]
-    # What oneDNN takes beside products in bfloat16 is not known.
+    # The memory that oneDNN takes beside products in bfloat16 is not known.
     real = measured(name, plan.policy, given, autocast=torch.bfloat16)
     assert abs(real - chosen["peak"]) < 0.02 * real
 

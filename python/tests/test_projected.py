@@ -59,7 +59,7 @@ def test_projections_are_right_on_average():
 
 
 def stepped(c, moments, lr, step):
-    """What AdamW makes of a carrier's gradient from zero, by torch's own."""
+    """The step of torch's own AdamW for a carrier's gradient, from zero."""
     p = nn.Parameter(torch.zeros(c.shape))
     p.grad = c.grad.clone()
     optimizer = torch.optim.AdamW([p], lr=lr, weight_decay=0)

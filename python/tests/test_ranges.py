@@ -161,7 +161,7 @@ def test_adapters(what):
 
 
 def test_a_document_has_the_bits_that_it_has_elsewhere():
-    """Of the loss of each token: whatever lies before it."""
+    """The loss of each token has the same bits whatever lies before the document."""
     model = compact.apply(make("llama"), "exact", chunked_loss=False)
     ids = inputs("llama")["input_ids"]
     other = torch.cat([ids[1:2, :25], ids[:1, 25:]], 1)
@@ -209,7 +209,7 @@ def test_evaluation_has_the_same_loss():
 
 @pytest.mark.parametrize("collator", ["flattening", "flattening, flash arguments", "trl"])
 def test_collators(collator):
-    """Those that put samples behind one another in one row."""
+    """Collators that put samples behind one another in one row."""
     samples = [{"input_ids": inputs("llama")["input_ids"][i, :n].tolist()} for i, n in enumerate((7, 40, 13))]
     if collator == "trl":
         trainer = pytest.importorskip("trl.trainer.sft_trainer")

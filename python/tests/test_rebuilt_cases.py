@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could break tensors that are rebuilt, each case beside plain PyTorch, bit for bit; or the sentence that refuses it."""
+"""Cases that could break tensors that are rebuilt, beside plain PyTorch, bit for bit; or the sentence that refuses them."""
 
 import contextlib
 

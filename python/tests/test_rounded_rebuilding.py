@@ -167,7 +167,7 @@ EXACT = [
     lambda y: written(y, torch.relu_), lambda y: written(y, torch.tanh_), lambda y: written(y, torch.sigmoid_), lambda y: written(y, lambda part: part.mul_(2)),
     lambda y: F.relu(y.clone(), inplace=True), lambda y: (y + 0.1).transpose(0, 1).contiguous().t(), lambda y: y.double().tanh().float(),
 ]
-# Those of these read rounded values.
+# The backward passes of these read rounded tensors.
 NEAR = [
     lambda m, y: F.gelu(y), lambda m, y: m.last(y), lambda m, y: m.norm(y), lambda m, y: F.silu(y) * y, lambda m, y: y.square(),
     lambda m, y: m.last(F.relu(y)), lambda m, y: turned(F.gelu(y)), lambda m, y: m.last(turned(y)), lambda m, y: m.last(y + 1), lambda m, y: m.last(y[:, :]),

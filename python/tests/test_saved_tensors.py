@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes back from saved_tensors(): bits, nearness, versions."""
+"""The tensors that come back from saved_tensors(): bits, nearness, versions."""
 import contextlib
 import warnings
 

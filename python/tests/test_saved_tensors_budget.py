@@ -12,7 +12,7 @@ from torch import nn
 
 import compact
 
-# Of what is saved without a scope: the least budget that each keeps.
+# The least budget that each keeps, as a part of the bytes saved without a scope.
 LEAST = {"llama": 0.36, "mixtral": 0.36, "gpt2": 0.3, "resnet50": 0.39, "whisper": 0.42, "t5": 0.33}
 if DEVICE != "cpu":
     LEAST |= {"llama": 0.44, "mixtral": 0.5, "gpt2": 0.5, "whisper": 0.65}
@@ -63,7 +63,7 @@ def test_thirty_budgets_are_kept_bit_for_bit(name):
         report = scope.report()
         assert report.stored + report.span <= budget
         assert now <= report.stored + rest + 4096
-        # What the plain step takes beside saved tensors at its highest, all gradients, and the budget.
+        # The plain step's memory beside saved tensors at its highest, all gradients, and the budget.
         assert most <= peak - held + gradients + rest + budget
         kept.append(budget / off.bytes)
         assert scope.live_bytes == 0

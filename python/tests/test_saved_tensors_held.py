@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What saved_tensors() holds, byte by byte, under which names, and that nothing stays behind."""
+"""The bytes that saved_tensors() holds, exactly, under which names; and nothing stays behind."""
 import contextlib
 import gc
 import warnings
@@ -346,7 +346,7 @@ def test_gradient_checkpointing_of_transformers(reentrant, autocast):
         live[bits], got = run(saved)
         assert distance(got, wanted) < (1e-6 if bits is None else 0.05 if bits == 8 else 0.5)
         layers = [t for t in saved.report() if t.stored and t.bytes == 4 * hidden]
-        # What the embedding gives, both layers', and what the last norm and the product save.
+        # The results of the embedding and both layers, and the tensors saved by the last norm and the product.
         assert len(layers) >= 3 and all(t.stored == held_of(hidden, bits) for t in layers)
         assert saved.live_bytes == 0
     assert live[8] < 0.3 * live[None] and live[4] < 0.2 * live[None]

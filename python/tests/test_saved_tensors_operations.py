@@ -36,7 +36,7 @@ T = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(9))
 W = nn.Parameter(T.clone())
 SMALL, INDEX = torch.eye(8), torch.arange(64) % 7
 
-# What their backward passes read is compared, or divided by, or the result of what vanishes where a logarithm grows.
+# Backward passes that compare a tensor or divide by it, or read a result that vanishes where a logarithm grows.
 EXACT = {
     "amax": lambda y: y.amax(1).pow(2).sum(),
     "global max pool": lambda y: y.reshape(8, 8, 8, 8).amax((2, 3)).sum(),

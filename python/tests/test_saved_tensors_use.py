@@ -232,7 +232,7 @@ def test_compiled_code_inside():
     wanted = run(contextlib.nullcontext())
     saved = compact.saved_tensors("off", model=compiled)
     assert all(torch.equal(a, b) for a, b in zip(run(saved), wanted))
-    # What the backward pass of a compiled graph reads is not known.
+    # The tensors that the backward pass of a compiled graph reads are not known.
     saved = compact.saved_tensors(EIGHT, model=compiled)
     assert all(torch.equal(a, b) for a, b in zip(run(saved), wanted))
     assert saved.stored == saved.bytes == sum(saved.report().exact_for.values())

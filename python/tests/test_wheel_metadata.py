@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a wheel says of the torch that it is built for: cmake/wheel_metadata.py."""
+"""The torch that a wheel says it is built for: cmake/wheel_metadata.py."""
 import importlib.util
 import os
 import pathlib

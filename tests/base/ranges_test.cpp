@@ -50,7 +50,7 @@ TEST(Ranges, NumbersInPatterns) {
   EXPECT_TRUE(glob_match("{1..9}{20..30}", "123"));
   EXPECT_FALSE(glob_match("{1..9}{3..3}", "123"));
   EXPECT_FALSE(glob_match("{0..999999999999999999}", "1234567890123456789012345"));
-  // What is not a range stands for itself.
+  // Text that is not a range matches itself.
   EXPECT_TRUE(glob_match("{3..1,x}", "3..1"));
   std::string ranges, text;
   for (int i = 0; i < 200; ++i) ranges += "{0..999999999999}", text += "7";

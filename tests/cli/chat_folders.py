@@ -157,7 +157,7 @@ class ChatFolders(InFolder):
                 result = json.loads((out / "all_results.json").read_text())
                 self.assertEqual(result["eval_tokens"], count)
                 self.assertAlmostEqual(result["eval_loss"], total / count, delta=2e-5)
-                # What the run leaves.
+                # The files that the run leaves.
                 trained, there = AutoTokenizer.from_pretrained(out), AutoModelForCausalLM.from_pretrained(out)
                 self.assertEqual(there.generation_config.eos_token_id, stops)
                 self.assertIn(end, stops)

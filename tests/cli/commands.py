@@ -107,7 +107,7 @@ class Commands(InFolder):
                      "overwrite_output_dir = true", 'set = ["slot a = keep", "slot b = keep"]',
                      'preset = "exact"']:
             self.assertIn(line + "\n", text)
-        # What is printed is a configuration file that says the same.
+        # The printed text is a configuration file that says the same.
         (self.folder / "again.toml").write_text(text)
         self.assertEqual(self.good("train", "--config=again.toml", "--print_config"), text)
 

@@ -111,7 +111,7 @@ class ImageProcessors(InFolder):
         self.assertAlmostEqual(got, want, delta=3e-3 * want)
 
     def train_on(self, folder, archive):
-        """What the run prints."""
+        """Trains on the images; returns what the run prints."""
         done = self.good("train", f"--model_name_or_path={folder}", "--task=image-classification",
                          f"--train_file={archive}", "--max_steps=2", "--device=cpu", "--overwrite_output_dir",
                          "--per_device_train_batch_size=4", f"--output_dir={self.out}")  # fmt: skip

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What commands do with the table of options: their help, and what they refuse.
+// How commands use the table of options: their help, and the options that they refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

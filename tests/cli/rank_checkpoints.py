@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several processes save: parts of the optimizer's state, from which any number of them goes on, also
+"""Checkpoints of several processes: parts of the optimizer's state, from which any number of them goes on, also
 after one was killed."""
 import os
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends one of several processes ends all of them, with one message and one exit code; and what only
+"""A failure of one of several processes ends all of them, with one message and one exit code; work that only
 takes long does not."""
 import os
 import signal

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/cuda.sh builds under which conditions, with folders and commands that stand for
+"""The choices of scripts/cuda.sh under various conditions, with folders and commands that stand for
 torch, nvcc and nvidia-smi."""
 import os
 import subprocess

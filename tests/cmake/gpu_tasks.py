@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/gpu_tasks.py keeps of earlier calls, with a script in place of the program."""
+"""The results of earlier calls that scripts/gpu_tasks.py keeps, with a script in place of the program."""
 import subprocess
 import sys
 import unittest

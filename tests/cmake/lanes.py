@@ -81,7 +81,7 @@ class Conditional(unittest.TestCase):
                 text = (SOURCE / file).read_text()
                 todo += map(pathlib.Path, re.findall(r'^#include "((?:compact|tests|fuzz|cmake)/[^"]+)"', text, re.M))
             self.assertGreater(len(seen), 20)
-        # What no #include says: run by tests, compiled in, or doing the work.
+        # Inputs that no #include names: run by tests, compiled in, or doing the work.
         for lane, path in (("older", "tests/optim/_oracle.py"), ("wheel", "presets"), ("compilers", "presets"), ("compilers", "scripts/syntax.py")):
             self.assertIn(path, inputs[lane])
 
@@ -114,7 +114,7 @@ class Conditional(unittest.TestCase):
             self.assertTrue(runs(), "a lane that failed was taken for one that passed")
             changed.rename(folder / "compact/io/renamed")
             self.assertTrue(runs())
-            # What is committed holds on another machine, for these bytes alone.
+            # A committed record holds on another machine, for these bytes alone.
             self.assertTrue(runs(version="3", then='commit_record cuda "$key"', cache="one"))
             self.assertTrue(runs(version="3", then='commit_record fuzz "$key"', cache="two"))
             self.assertEqual(re.findall(r"^(\w+) \w{32} 20\S+$", (folder / ".ci/passed").read_text(), re.M), ["cuda", "fuzz"])

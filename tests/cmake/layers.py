@@ -63,7 +63,11 @@ BAD = [
     ("compact/ops/stages/x.cpp", '#include "compact/ops/segments/node_impl.h"\n', "for its own folder alone"),
     ("compact/models/x.h", '#include "compact/models/llama/llama.h"\n', "models/ must not include models/llama"),
     ("compact/base/x.h", "// Of a kernel.\nint x;\n", "x.h:1: a comment must not begin with `Of`"),
+    ("compact/base/x.h", "int x;\n// What is held.\n", "x.h:2: a comment must not begin with `What`"),
+    ("compact/kernels/cuda/x.cu", "//  Those of a GPU.\n", "x.cu:1: a comment must not begin with `Those`"),
     ("python/compact/x.py", "# Of a layer.\n", "x.py:1: a comment must not begin"),
+    ("scripts/x.sh", "f() {\n# Whose turn it is.\n}\n", "x.sh:2: a comment must not begin with `Whose`"),
+    ("cmake/x.cmake", "# What a program links.\n", "x.cmake:1: a comment must not begin with `What`"),
     ("python/compact/extra/x.py", "\n", "is in no room"),
     ("python/compact/base/x.py", "from ..layers import masks\n", "base/x.py:1: base must not import layers/masks.py"),
     ("python/compact/base/x.py", "def f():\n    import compact.layers.masks\n", "x.py:2: base must not import layers/masks.py"),
@@ -78,7 +82,8 @@ BAD = [
     ("python/compact/layers/x.py", "hooks = torch._C._autograd\n", "belongs in base/torch_private.py"),
     ("python/compact/layers/x.py", "def f(t):\n    t._version\n", "x.py:2: t._version belongs in the files of"),
     ("python/compact/layers/x.py", "from transformers.x import _y\n", "belongs in base/transformers_private.py"),
-    ("tests/x.py", 'def f():\n    """Of a test."""\n', "x.py:2: a comment must not begin"),
+    ("tests/x.py", 'def f():\n    """Of a test."""\n', "x.py:2: a comment must not begin with `Of`"),
+    ("bench/x.py", '"""What is timed."""\n', "x.py:1: a comment must not begin with `What`"),
 ]
 
 

@@ -40,7 +40,7 @@ class Warnings(unittest.TestCase):
     def test_scripts_for_users_ask_for_none(self):
         asked = {p.name for p in SOURCE.glob("scripts/*.sh") if "COMPACT_WERROR=ON" in p.read_text()}
         self.assertEqual(asked, {"lib.sh", "test.sh", "compilers.sh"})  # the first two explain it
-        # What the README has users run configures the folder that train.sh builds in.
+        # The scripts that the README has users run configure the folder that train.sh builds in.
         asks = re.compile(r"^[^#]*COMPACT_WERROR=ON", re.M)
         for name in set(re.findall(r"scripts/\w+\.sh", (SOURCE / "README.md").read_text())) | {"scripts/lib.sh"}:
             self.assertIsNone(asks.search((SOURCE / name).read_text()), name)

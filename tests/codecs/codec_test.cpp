@@ -57,7 +57,7 @@ bool same(const at::Tensor& x, const at::Tensor& y) {
   return x.scalar_type() == y.scalar_type() && at::equal(x, y);
 }
 
-// What every row of the table owes, whatever it does.
+// The promises of every row of the table.
 TEST(Codecs, EveryOneKeepsItsPromises) {
   for (const CodecInfo* info : codecs()) {
     SCOPED_TRACE(info->name);
@@ -208,7 +208,7 @@ TEST(Chain, IsTheLastOfTheFirst) {
       at::equal(make_codec("quantize:bits=4+index")->encode(x, 9).restore(), plain.restore()));
 }
 
-// What `offload` leaves is still on its way from a GPU: nothing may read it there.
+// A tensor held by `offload` is still on its way from a GPU: nothing may read it there.
 TEST(Chain, EndsWithOffload) {
   for (const char* chain : {"offload+quantize:bits=4", "offload+offload", "offload+mask",
                             "quantize:bits=4+offload+index"}) {
@@ -218,7 +218,7 @@ TEST(Chain, EndsWithOffload) {
   }
 }
 
-// What plans and probes ask of a codec in fewer bits, whichever it is.
+// The functions of a codec's row by which plans and probes get it in fewer bits.
 TEST(Codecs, HaveTheBitsThatTheyOffer) {
   int several = 0;
   for (const CodecInfo* info : codecs()) {

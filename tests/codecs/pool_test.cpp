@@ -28,7 +28,7 @@ struct Axis {
   int64_t end(int64_t w) const { return std::min(w * stride + size, length); }
 };
 
-// What the map [height, width] reads back as.
+// The values that the map [height, width] reads back as.
 at::Tensor by_loops(const at::Tensor& map, int64_t size, int64_t stride) {
   const Axis rows{map.size(0), size, stride}, columns{map.size(1), size, stride};
   at::Tensor out = at::empty_like(map);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every projection must do exactly: both directions agree with the matrix, for every type.
+// The exact rules of every projection: both directions agree with the matrix, for every type.
 #include "compact/codecs/projection.h"
 
 #include <ATen/ATen.h>

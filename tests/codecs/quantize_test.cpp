@@ -86,7 +86,7 @@ TEST(Quantize, StochasticRoundingIsUnbiased) {
       squares += y.square();
     }
     const at::Tensor mean = sum / kKeys, variance = (squares / kKeys - mean.square()).clamp_min(0);
-    // What a read-back value is rounded to: its own type.
+    // The rounding of a read-back value to its own type.
     const double unit = c.type == at::kBFloat16 ? std::exp2(-8) : std::exp2(-23);
     const at::Tensor bound =
         6 * (variance / kKeys).sqrt() + (x.to(at::kDouble).abs() + 0.1) * unit + std::exp2(-16) * 4;
@@ -116,7 +116,7 @@ TEST(Quantize, UniformErrorIsThatOfTheory) {
   }
 }
 
-// What plans weigh against time is what is measured.
+// The errors that plans weigh against time are the measured ones.
 TEST(Quantize, BudgetsKnowTheErrorOfTheirChoices) {
   const at::Tensor x = normal_values({1 << 20}, 5);
   const std::span<const CodecChoice> choices = codec_choices();

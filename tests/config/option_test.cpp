@@ -151,8 +151,8 @@ TEST(Options, OfOtherValuesAreSaidToTakeNoEffect) {
   EXPECT_TRUE(ignored_options(c).empty());
 }
 
-// What an option is for are values that the other option can have, and all but those that it is not
-// for.
+// The values in `beside` are values that the other option can have, and so are all but those that
+// the option is not for.
 TEST(Options, BesideOthersNameTheirValues) {
   for (const ConfigOption& option : config_options()) {
     const auto& [name, values] = option.beside;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What g++ -fsanitize=thread calls at every access to memory, in place of that library: checks the
-// accesses of emulated kernels. A cell a byte remembers who wrote and read it last, and when.
+// The functions that g++ -fsanitize=thread calls at every access to memory, instead of its library:
+// checks of emulated kernels. A cell for each byte remembers who wrote and read it last, and when.
 #include <link.h>
 
 #include <algorithm>

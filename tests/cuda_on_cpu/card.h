@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel may ask of a card. COMPACT_EMULATED_CARD names the one that is emulated (h100 where
-// it does not).
+// The card that kernels run on. COMPACT_EMULATED_CARD names the one that is emulated (h100 where it
+// is not set).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of compact/kernels/cuda use of CUDA, for a C++ compiler: the same sources then
-// run on the CPU, with the checks of emulator.h. A kernel that needs more of CUDA adds it here.
+// The part of CUDA that compact/kernels/cuda uses, for a C++ compiler: the same sources then run on
+// the CPU, with the checks of emulator.h. A kernel that needs more of CUDA adds it here.
 #pragma once
 
 #include <math.h>  // expf and others in the global namespace

@@ -58,7 +58,7 @@ uint64_t exchange(unsigned mask, uint64_t value, int source, bool fence, Site at
 // Ends the launch with this text; a thread of a kernel may call it.
 [[noreturn]] void stop(const std::string& text);
 
-// What access.cpp asks of the emulator, and hears from it.
+// The state that access.cpp and the emulator share.
 struct Running {
   bool inside = false;       // a thread of a kernel runs
   bool host_memory = false;  // which is the device's, too

@@ -21,7 +21,7 @@ class Fiber {
   Both* both_ = nullptr;
   std::byte* stack_ = nullptr;
   void (*body_)() = nullptr;
-  // What the address sanitizer needs: the fiber's own frames, and the stack of run().
+  // State for the address sanitizer: the fiber's own frames, and the stack of run().
   void* frames_ = nullptr;
   const void* outer_stack_ = nullptr;
   size_t outer_bytes_ = 0;

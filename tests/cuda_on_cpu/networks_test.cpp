@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, OnAnEmulatedGpu,
                                   (std::get<1>(info.param) == at::kFloat ? "_f32" : "_bf16");
                          });
 
-// Whose arithmetic is exact, or the same operations in the same order.
+// Codecs whose arithmetic is exact, or consists of the same operations in the same order.
 TEST(EmulatedGpu, CodecsGiveTheBitsOfTheCpu) {
   for (const char* text :
        {"quantize:bits=8", "quantize:bits=4", "quantize:bits=2", "quantize:bits=1",

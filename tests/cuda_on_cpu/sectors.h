@@ -21,7 +21,7 @@ void count_sectors(bool on);
 // By kernel, since the last call.
 std::map<std::string, Traffic> take_traffic();
 
-// What access.cpp tells while it counts: the running thread's access at instruction `from`.
+// For access.cpp: whether it counts; and the running thread's access at instruction `from`.
 bool counts_sectors();
 void count_access(const std::byte* p, size_t bytes, bool write, const void* from);
 

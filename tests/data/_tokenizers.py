@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests/data/tokenizers.py gives both libraries: texts, and tokenizers made with the Python package."""
+"""Inputs of tests/data/tokenizers.py for both libraries: texts, and tokenizers made with the Python package."""
 
 import json
 import pathlib

@@ -94,7 +94,7 @@ TEST(BlockDataset, SeekContinuesExactly) {
   }
 }
 
-// What several ranks of a run rely on: each goes past what is the others'.
+// Several ranks of a run rely on this: each skips the samples of the others.
 TEST(BlockDataset, SkipsWhatNextWouldGive) {
   const TextFolder folder;
   const auto file = counting_file(folder, 1000);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this layer share: a folder that goes away, files, compression, error texts.
+// Helpers of the tests of this layer: a temporary folder, files, compression, error texts.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@
 
 namespace compact {
 
-// What most tests look at.
+// The matchers that most tests use.
 using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty, testing::StartsWith;
 
 // A temporary folder whose paths are texts, to be put into messages.

@@ -63,7 +63,7 @@ class GraphNpz : public testing::Test {
   Graph read_graph(const Arrays& arrays) {
     return read_graph_npz(write_file(folder_ / "graph.npz", zip_of(arrays)));
   }
-  // What is said of the small graph with one array replaced.
+  // The error for the small graph with one array replaced.
   std::string graph_error(const std::string& name, const std::string& bytes) {
     Arrays arrays = small_graph();
     arrays[name] = bytes;

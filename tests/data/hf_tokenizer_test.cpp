@@ -240,7 +240,7 @@ TEST(TokenRoles, TheEndIsWhatTheFolderSaysAndWhereAGenerationStops) {
   EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->warnings(), ElementsAre());
   root["added_tokens"].back()["special"] = true;
   EXPECT_EQ(end_with("generation_config.json", ids(first)), 0);
-  // What a file beside adds is one token, and no part of another word.
+  // A token that a file beside adds is one token, and no part of another word.
   const std::string more = R"({"added_tokens_decoder": {"999": {"content": "zz", "special": false,
       "single_word": true, "normalized": false}}})";
   EXPECT_EQ(end_with("tokenizer_config.json", more), 0);

@@ -114,7 +114,7 @@ TEST_F(ImageArchive, CutAnywhere) {
   for (size_t size = 0; size < zip.size(); ++size) {
     ASSERT_NE(archive_error(zip.substr(0, size)), "") << "zip " << size;
   }
-  // What follows the first block of zeros at the end is padding.
+  // Bytes after the first block of zeros at the end are padding.
   const std::string tar = archive_of(small_set(), "ustar");
   const size_t end = (tar.find_last_not_of('\0') + 511) / 512 * 512;
   for (size_t size = 0; size <= end; size += size % 512 == 0 || size % 512 == 511 ? 1 : 73) {

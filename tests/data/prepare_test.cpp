@@ -172,7 +172,7 @@ TEST_F(Cache, IsReusedWhileNothingChanges) {
   EXPECT_NE(cached_token_file({input}, *bytes, cache).path, first.path);
 }
 
-// What a run trains without is said by every run that does.
+// Every run on cached tokens repeats the warnings of the run that made them.
 TEST_F(Cache, WarningsAreSaidAgain) {
   const std::string input = write_file(folder / "in.jsonl", "{\"text\": \"a\xFF\"}\nodd\n");
   const auto bytes = make_tokenizer("bytes");

@@ -148,7 +148,7 @@ TEST_F(Reader, BadLinesNameFileAndLine) {
   }
 }
 
-// What one odd byte or line of a large set costs: that place, with a count.
+// One odd byte or line of a large set costs that place alone, and is counted.
 TEST_F(Reader, OddLinesAreLeftOutAndNamed) {
   const std::string nul(1, '\0'), unknown = "\xEF\xBF\xBD";
   const std::string lines =

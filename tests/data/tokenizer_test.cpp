@@ -111,7 +111,7 @@ TEST(BytesTokenizer, EveryByteComesBack) {
   EXPECT_TRUE(tokenizer->encode("").empty());
 }
 
-// What the Python package gives, stored by make_expected.py.
+// The results of the Python package, stored by make_expected.py.
 void compare_with_python(const std::string& name, const std::string& spec) {
   const auto tokenizer = make_tokenizer(spec);
   const auto expected = nlohmann::json::parse(

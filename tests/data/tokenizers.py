@@ -28,7 +28,7 @@ DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT.parent / "shared/data"))
 
 
 def sequence_of(tokenizer) -> dict:
-    """What the library puts around sentences, seen from outside."""
+    """The tokens that the library puts around sentences, seen from outside."""
     one, two = tokenizer.encode("a"), tokenizer.encode("a", "a")
     a = tokenizer.encode("a", add_special_tokens=False).ids
     at = two.ids.index(a[0])

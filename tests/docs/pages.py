@@ -85,7 +85,7 @@ class Pages(unittest.TestCase):
         self.assertLessEqual(len((ROOT / "README.md").read_text().splitlines()), 130)
 
     def test_commands(self):
-        """What pages call: the commands and flags of the program, and scripts."""
+        """Checks the commands, flags and scripts that pages call."""
         called = 0
         for page in PAGES:
             for line in (line for block in blocks(page) for line in block.splitlines()):

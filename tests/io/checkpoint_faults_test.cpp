@@ -59,7 +59,7 @@ void make_three(const fs::path& folder) {
   for (int64_t step : {1, 2, 3}) save(folder, step, 0);
 }
 
-// What must hold after a save of c.step that may have been cut off anywhere.
+// The conditions that hold after a save of c.step that may have been cut off anywhere.
 void check_folder(const Case& c, const fs::path& folder, bool saved, const std::string& where) {
   SCOPED_TRACE(where);
   remove_leftovers(folder);  // as a run that resumes does
@@ -94,7 +94,7 @@ TEST_P(CheckpointFaults, EveryCallFails) {
       if (!message.empty()) {
         EXPECT_THAT(message, HasSubstr(folder.path().string())) << where;
       }
-      // What cleans up did not fail: the fault was before.
+      // Cleaning up did not fail: the fault was before.
       const bool in_place = mark_of(folder / cat("checkpoint-", GetParam().step)) == 1;
       if (!message.empty() && act == Act::kFail && !in_place) {
         EXPECT_TRUE(only_checkpoints(folder)) << where;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the meta backend says that kernels read and write, counted by hand.
+// The reads and writes of kernels by the meta backend, compared with counts made by hand.
 #include <cstddef>
 #include <string>
 #include <vector>

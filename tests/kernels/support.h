@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel tests share: buffers of either type with an odd alignment and guards, random
+// Helpers of the kernel tests: buffers of either type with an odd alignment and guards, random
 // inputs, comparison by type, launches.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds of every decoder, with biases, norms of heads, layers without rotary positions and
+// Properties of every decoder, with biases, norms of heads, layers without rotary positions and
 // multipliers: tests/models/hf_parity.py says that they compute what they should.
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
@@ -129,7 +129,7 @@ TEST(DecoderSlots, OfNormsOfHeadsAreRebuiltFromTheProduct) {
   }
 }
 
-// What lies before a window changes nothing; without a window it does.
+// Tokens before a window change nothing; without a window they do.
 TEST(DecoderWindow, HidesWhatLiesBeforeIt) {
   for (const bool first_alone : {false, true}) {
     LlamaConfig c = shape();

@@ -109,7 +109,7 @@ TEST_P(DecodeKinds, EveryPositionEqualsTheFullForwardPass) {
   }
 }
 
-// What is kept of a short sequence is made again where it becomes a long one, and back.
+// The cache of a short sequence is made again where it becomes a long one, and back.
 TEST(DecodeLong, TurnsAllPositionsAsThoseOfALongSequence) {
   LlamaConfig c = decode_shape(4, 2, false);
   c.block.head_dim = 8;

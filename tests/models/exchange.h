@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the C++ halves of tests/models/*.py share. In the folder COMPACT_EXCHANGE they read
-// config.json, model.safetensors and input.safetensors (inputs, targets, scale f64 []) and write
+// The C++ halves of tests/models/*.py. In the folder COMPACT_EXCHANGE they read config.json,
+// model.safetensors and input.safetensors (inputs, targets, scale f64 []) and write
 // output.safetensors: loss, logits, gradients by the names of the weights; beside an
 // adapter_config.json those of adapters alone.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every family of the table owes.
+// The duties of every family of the table.
 #include "compact/models/families.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Gemma is beside what every family owes (families_test.cpp, hf_parity.py).
+// The properties of Gemma beside the duties of every family (families_test.cpp, hf_parity.py).
 #include "compact/models/gemma/gemma.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPT-2 is beside what every family owes (families_test.cpp, hf_parity.py).
+// The properties of GPT-2 beside the duties of every family (families_test.cpp, hf_parity.py).
 #include "compact/models/gpt2/gpt2.h"
 
 #include <ATen/ATen.h>

@@ -73,7 +73,7 @@ TEST(ImageProcessor, ReadsSizesAndFits) {
     EXPECT_EQ(got.width, c.width) << c.object;
     EXPECT_EQ(got.image_fit, c.fit) << c.object;
     EXPECT_EQ(got.mean, (std::vector<double>{0.5, 0.4, 0.3}));
-    // What is written means the same.
+    // The written file means the same.
     const auto files = image_processor_files(got);
     const ModelShape again = read(json::parse(files.at("preprocessor_config.json")));
     EXPECT_EQ(again.height, c.height) << c.object;
@@ -93,7 +93,7 @@ TEST(ImageProcessor, OfASquareCutsAsTrainingDoes) {
   EXPECT_EQ(again.height, 28);
 }
 
-// What transformers cannot say is said beside it.
+// Sizes that the file of transformers cannot express are written beside it.
 TEST(ImageProcessor, OfAnOblongIsReadBackAsItWasWritten) {
   for (const bool stretch : {false, true}) {
     const ModelShape shape{.channels = 3,

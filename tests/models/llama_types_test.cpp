@@ -102,7 +102,7 @@ TEST(HfFamily, DefaultsAreThoseOfTheClass) {
   const LlamaConfig beside = config_of(small("qwen3", {{"original_max_position_embeddings", 96},
                                                        {"rope_scaling", {{"rope_type", "yarn"}}}}));
   EXPECT_EQ(beside.rope.original_length, 96);
-  // What stands in the object holds beside what was left from before.
+  // The settings inside the object override older ones beside it.
   const LlamaConfig stale = config_of(
       small("qwen3",
             {{"rope_theta", 3.0},
@@ -247,7 +247,7 @@ TEST(HfFamily, WritesWhatItReads) {
   }
 }
 
-// What is written of a LLaMA is what it always was.
+// The written keys of a LLaMA stay the same.
 TEST(HfFamily, KeysOfALlamaStay) {
   std::string keys;
   const json written = write_config(config_of(small("llama")));

@@ -63,7 +63,7 @@ void expect_same_step(const ResnetStep& a, const ResnetStep& b, const std::strin
   for (const auto& [name, t] : b.tensors) EXPECT_TRUE(a.tensors.at(name).equal(t)) << name << text;
 }
 
-// What a step stores, by slot.
+// The bytes that a step stores, by slot.
 std::map<std::string, SlotBytes> rows_of(const std::string& policy) {
   const Resnet net(kCifar, Policy::parse(policy, "test"), {.seed = 3});
   std::map<std::string, SlotBytes> rows;
@@ -228,7 +228,7 @@ TEST(ResnetSegments, PoolingLeavesAllOtherGradientsExact) {
   }
 }
 
-// What is stored of each slot, to the byte.
+// The stored bytes of each slot, exactly.
 TEST(ResnetSegments, BytesAreThoseOfTheTreatments) {
   const auto rows = rows_of(
       "slot * = keep\nslot layer1.0.relu1 = recompute\nslot layer1.1.input = pool:size=2\n"

@@ -42,7 +42,7 @@ TEST(Resnet, MapsImagesToLogits) {
   }
 }
 
-// What the head reads is the mean of the last map above 0.
+// The head reads the mean of the last map above 0.
 TEST(Resnet, SegmentsReadWhatTheyReadInAnEvaluation) {
   const Resnet net({.blocks = {1, 1}, .width = 8, .small_images = true, .classes = 5});
   const at::Tensor images = at::randn({2, 3, 16, 16});
@@ -98,7 +98,7 @@ TEST(Resnet, PublishedWeightsClassify) {
   EXPECT_GE(right.sum().item<int64_t>(), 998);
 }
 
-// What autograd saves of a ResNet-50, at rest: distinct storages, parameters excluded.
+// The tensors that autograd saves of a ResNet-50: distinct storages, parameters excluded.
 TEST(Resnet, SavedTensorsAtRestUnderGact) {
   Resnet net(named(resnets(), "resnet50", "no model").config);
   SavedTensorOptions options;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests ask of every small decoder: of 37 words, for sequences of up to 20 tokens.
+// Small decoders for tests: 37 words, sequences of up to 20 tokens.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -54,7 +54,7 @@ TEST(Attention, AgreesWithScoresInDouble) {
   }
 }
 
-// What takes dropout is the same attention without: in evaluation.
+// A stage that may drop probabilities equals one without dropout in evaluation.
 TEST(Attention, ThatMayDropIsTheSame) {
   const int64_t heads = 4, dim = 6;
   for (const int64_t kv_heads : {1, 2, 4}) {
@@ -117,7 +117,7 @@ TEST(Attention, TakesNoSequencesAndEmptyOnes) {
 constexpr auto kFlash = AttentionKernel::kCudaFlash, kEfficient = AttentionKernel::kCudaEfficient,
                kMath = AttentionKernel::kMath;
 
-// What each kernel takes, as LibTorch's own choice among them asks it of a GPU.
+// The conditions of each kernel, as LibTorch's own choice among them checks them for a GPU.
 TEST(Attention, ChoosesByDeviceTypeAndWidth) {
   const struct {
     int capability;

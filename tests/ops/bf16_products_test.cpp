@@ -87,8 +87,8 @@ TEST_F(Bf16Products_, OfBatchesAreThoseOfTheirMatrices) {
   }
 }
 
-// What operations of LibTorch give where conversion is on: the same bits as ours, from any of them,
-// with and without a graph; and their own again where it is off.
+// With conversion on, every operation of LibTorch gives the same bits as ours, with and without a
+// graph; with it off, its own again.
 TEST_F(Bf16Products_, ServeEveryOperationOfLibTorch) {
   const at::Tensor x = random_bf16({6, 40}), w = random_bf16({9, 40}), bias = random_bf16({9});
   const at::Tensor batch = random_bf16({3, 6, 40}), weights = random_bf16({3, 40, 9});

@@ -95,7 +95,7 @@ TEST_P(CodecSlots, SecondBackwardGivesTheSame) {
   EXPECT_TRUE(same_bits(block.take_gradients(), first));
 }
 
-// What set_codec() says of a slot and a codec; empty where it takes it.
+// The error of set_codec() for a slot and a codec; empty where it accepts it.
 std::string refused_codec(Segment& segment, const char* slot, const char* treatment) {
   return error_of([&] { segment.set_codec(slot, Treatment::parse(treatment)); });
 }
@@ -162,7 +162,7 @@ TEST(CodecSlotsLater, TellSignsWhereAReluReadsThem) {
   EXPECT_TRUE(at::allclose(x.grad(), want[0], 1e-5, 1e-6));
 }
 
-// What only signs are held of cannot make what somebody else reads.
+// A tensor of which only signs are held cannot be the source of one that another stage reads.
 TEST(CodecSlotsLater, NothingIsRebuiltFromSigns) {
   Parameter a{.name = "a", .weight = noise({4, 4}, "a", at::kFloat).requires_grad_(true)};
   BoundSegment s("block", Slot{"in", 4});
@@ -201,8 +201,8 @@ TEST(CodecSlotsBias, WeightGradientsAreUnbiased) {
   EXPECT_EQ(moved, 1) << "only the gradient of `down` may vary";
 }
 
-// What attention made of exact queries and keys cannot be used with others: whatever its own slot
-// holds, it is made again from those that come back rounded, so that probabilities sum to 1.
+// Attention's result for exact queries and keys does not fit rounded ones: whatever its own slot
+// holds, it is computed again from the rounded ones, so that probabilities sum to 1.
 TEST(CodecSlotsBias, AttentionGoesWithItsInputAsItComesBack) {
   Block block(at::kFloat);
   const Tensors exact = run_block(block, *block.segment({}));

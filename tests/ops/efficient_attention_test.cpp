@@ -56,7 +56,7 @@ TEST(PaddingBias, IsInRowsOfWholeSixteens) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(bias.const_data_ptr()) % 16, 0u);
       EXPECT_EQ(bias.storage_offset(), 0);
       EXPECT_EQ(padding_bias(lengths, type, {3, 1, 1, keys}).strides(), bias.strides());
-      // What lies after a row is there to be read, also after the last one.
+      // The elements after a row can be read, also after the last row.
       EXPECT_EQ(bias.storage().nbytes(), static_cast<size_t>(3 * bias.stride(0)) * bias.itemsize());
       for (int64_t i = 0; i < 3; ++i) {
         const int64_t there = lengths[i].item<int64_t>();

@@ -27,7 +27,7 @@ struct FailingCase {
   }
 };
 
-// What a test needs and its cases, each of which makes a graph again.
+// The fixture of all tests, and its cases, each of which makes a graph again.
 class FailedBackward : public testing::Test {
  protected:
   static constexpr int64_t kTokens = 13, kWords = 29;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is held, and made, where only some gradients are asked for.
+// The tensors that are held, and the gradients made, where only some gradients are asked for.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -89,7 +89,7 @@ TEST_P(Frozen, GivesTheBitsOfTheFullPassUnderEveryAssignment) {
 INSTANTIATE_TEST_SUITE_P(Trained, Frozen, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// What a backward pass asked of a stage.
+// The gradients that a backward pass asked of a stage.
 struct Asked {
   int times = 0;
   bool input = false;

@@ -129,7 +129,7 @@ TEST(CudaMemory, FractionOfTheDevice) {
   EXPECT_EQ(memory_fraction(std::nullopt, kTotal), 1);
   EXPECT_EQ(memory_fraction(kTotal, kTotal), 1);
   EXPECT_EQ(memory_fraction(kTotal / 4, kTotal), .25);
-  // What the allocator makes of it, which rounds down, is no more than the limit.
+  // The limit that the allocator makes of it, by rounding down, is no more than ours.
   for (const int64_t limit : {int64_t{1}, int64_t{3}, kTotal / 3, kTotal / 7 * 5, kTotal - 1}) {
     const double bytes = memory_fraction(limit, kTotal) * static_cast<double>(kTotal);
     EXPECT_NEAR(bytes, static_cast<double>(limit), 1);

@@ -23,7 +23,7 @@ class RandomNetwork {
     const uint64_t steps = 4 + below(12);
     for (uint64_t i = 0; i < steps; ++i) {
       at::Tensor y = step(any());
-      // What is written in place after it was saved raises in plain PyTorch.
+      // A write in place to a saved tensor raises in plain PyTorch.
       if (y.sizes() == at::IntArrayRef({8, 12})) all_.push_back(y);
     }
     at::Tensor loss = all_.back().to(at::kFloat).square().mean();

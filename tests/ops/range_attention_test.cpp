@@ -101,7 +101,7 @@ TEST(RangeAttention, OfNoTokensIsZero) {
   EXPECT_EQ(none.gx.count_nonzero().item<int64_t>(), 0);
 }
 
-// What a pass was given must still be there when its backward pass runs.
+// The ranges given to a pass must still be there when its backward pass runs.
 TEST(RangeAttention, OfRangesThatChangedIsAnError) {
   BoundSegment segment("attention", Slot{"in", kQkv});
   segment.add(attention_stage(kHeads, kKvHeads, kDim), {}, Slot{"out", kHeads * kDim});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scope that rebuilds must not run a second time: functions of users, branches that no
+// Operations that a scope that rebuilds must not run again: functions of users, branches that no
 // gradient goes through, batch norm's running statistics.
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>

@@ -45,7 +45,7 @@ TEST(RopeTables, OfLongSequencesAreOthers) {
   }
 }
 
-// What plans count.
+// Plans count these bytes.
 TEST(RopeTables, AreAsLargeOnTheMetaDevice) {
   for (const RopeKind kind : {RopeKind::kDefault, RopeKind::kDynamic, RopeKind::kLongrope}) {
     for (const int64_t length : {5, 7, 20}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of saved tensors codecs may touch: what backward passes read linearly or smoothly. The
-// package's tests walk the operations; here is what C++ has beside.
+// The saved tensors that codecs may round: those that backward passes read linearly or smoothly.
+// The package's tests walk the operations; these test the rest, in C++.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>

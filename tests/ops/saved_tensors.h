@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of saved tensors share: policies, tensors, and looking into a report.
+// Helpers of the tests of saved tensors: policies, tensors, and looking into a report.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a segment is as an autograd node.
+// The behaviour of a segment as an autograd node.
 #include "compact/ops/segments/segment.h"
 
 #include <ATen/core/grad_mode.h>

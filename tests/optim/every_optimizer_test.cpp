@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of every row of the table, whatever its mathematics: resuming, bf16 weights and
+// The duties of every row of the table, whatever its mathematics: resuming, bf16 weights and
 // moments in few bits that move as f32 ones do, projected weights, clipping, decay, f32 sums, the
 // meta device. tests/plan asks for updates inside the backward pass and for planned bytes.
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 namespace compact {
 namespace {
 
-// What an optimizer changes, copied: weights, then what it holds.
+// Copies of all that an optimizer changes: weights, then its state.
 std::vector<at::Tensor> all_of(const Toy& toy, const Optimizer& optimizer) {
   std::vector<at::Tensor> all;
   for (const Parameter& p : toy.parameters) all.push_back(p.weight.clone());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer promises beside its mathematics: norms, finding what is not finite, rates,
+// The promises of an optimizer beside its mathematics: norms, finding what is not finite, rates,
 // bytes, errors.
 #include "compact/optim/optimizer.h"
 

@@ -168,7 +168,7 @@ TEST_P(EveryOptimizer, SumsPassesOnRanks) {
   }
 }
 
-// What a failure left does not enter the next step.
+// The remains of a failure do not enter the next step.
 TEST(Ranks, ForgetAStepThatFailed) {
   for (const bool tree : {false, true}) {
     Toy alone({});

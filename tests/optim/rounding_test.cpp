@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stochastic rounding is for: bf16 and 8-bit moments that move as f32 ones do, where rounding
-// to nearest would stand still.
+// The purpose of stochastic rounding: bf16 and 8-bit moments move as f32 ones do, where rounding to
+// nearest would stand still.
 #include <gtest/gtest.h>
 
 #include <cmath>

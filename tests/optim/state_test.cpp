@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// What was saved in the middle of a step by one that adds in bf16.
+// A state saved in the middle of a step by an optimizer that adds in bf16.
 TEST(State, TakesBf16GradientsIntoSums) {
   Toy toy({.projection = "srht", .type = at::kBFloat16});
   OptimizerState state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds of policies that are chosen under budgets, whatever the network.
+// Properties of policies that are chosen under budgets, whatever the network.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -74,7 +74,7 @@ TEST(CachingAllocator, AWorkspaceThatComesLateSplitsABlock) {
   }
 }
 
-// What a step leaves at an address that it used before is not taken for the block before it.
+// A block at an address that the step used before is not taken for the earlier block.
 TEST(CachingAllocator, AddressesAreGivenOutAgain) {
   using enum MemoryEventKind;
   MemoryTrace step;

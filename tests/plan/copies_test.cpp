@@ -93,7 +93,7 @@ TEST(MetaCopies, TakeWhatTheyDo) {
   EXPECT_GT(tiles, 50);
 }
 
-// What a product adds to is copied into its result, and not where it is multiplied with 0.
+// The addend of a product is copied into its result, but not where it is multiplied with 0.
 TEST(MetaCopies, ProductsCopyWhatTheyAddTo) {
   prepare_meta(c10::kCPU);
   for (const double beta : {0.0, 1.0, 0.5}) {

@@ -179,7 +179,7 @@ TEST(FrozenWeights, AreRefusedWhereTheyCannotBe) {
           "compact-paper");
   EXPECT_EQ(model("grad embedding = frozen\n", true)->trained().size(),
             model("", true)->parameters().size() - 1);
-  // What comes later stands above, as everywhere.
+  // Later lines of a policy override earlier ones.
   const auto above = model("grad layers.0.attn.qkv = frozen\n", false, "compact");
   for (const Parameter* p : above->parameters()) {
     const bool is_frozen = p->name == "layers.0.attn.qkv";

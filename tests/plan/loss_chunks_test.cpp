@@ -65,7 +65,7 @@ TEST_F(LossChunks, OneThatHoldsAllTokensIsEnough) {
   EXPECT_EQ(plan_with(r, 256).memory.moments, plan_with(r, 64).memory.moments);
 }
 
-// What the search for a budget relies on: it does not plan smaller ones where the loss is not in
+// The search for a budget relies on this: it does not plan smaller chunks where the loss is not in
 // the way.
 TEST_F(LossChunks, SizesThatCutChangeNothingButTheLoss) {
   const auto beside_the_loss = [](const StepPlan& plan) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is offloaded from a GPU: when it comes back, and how long its memory lives, as plans see it.
+// Tensors offloaded from a GPU: when they come back, and how long their memory lives in plans.
 // Streams are not seen here.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -144,7 +144,7 @@ struct Failing final : Stage {
   }
 };
 
-// What came back for a pass that ended early is not taken by another one, and freed by then.
+// A tensor that came back for a pass that ended early is not taken by another pass, and is freed.
 TEST_F(OffloadPlans, PassesThatFailLeaveNothingToTheNext) {
   const auto failing = std::make_shared<Failing>();
   chain_.push_back(segment("3", "offload", failing));
@@ -177,7 +177,7 @@ TEST_F(OffloadPlans, MemoryLeavesBesideTheNextSegment) {
   EXPECT_EQ(live_bytes(at::kMeta), fixed + (1 + 1 + 1 + 1 + 1) * kOne);
 }
 
-// What somebody else can still write to has left when the segment goes on.
+// A tensor that others can still write to has left the GPU when the segment goes on.
 TEST_F(OffloadPlans, WhatOthersHoldIsWaitedFor) {
   const at::Tensor x = like_output();
   const int64_t fixed = live_bytes(at::kMeta);

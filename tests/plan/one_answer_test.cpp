@@ -136,7 +136,7 @@ const Presets kQuantized = {"gact-l1.1", "gact-l1", "gact-l1.2",
                             "gact-l2.1", "gact-l2", "gact-l2.2"};
 const Presets kProjected = {"compact", "compact-paper"};
 
-// What a preset fits that loses no more than is allowed is never refused.
+// A budget that a preset fits, losing no more than is allowed, is never refused.
 void expect_no_preset_below(const Setting& setting, Allowed allowed, const Presets& presets) {
   BudgetSearch planner = setting.planner(allowed);
   int fitting = 0;

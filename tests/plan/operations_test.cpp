@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is recorded of operations, by counting by hand.
+// The recorded operations, compared with counts made by hand.
 #include "compact/plan/operations.h"
 
 #include <gmock/gmock.h>
@@ -210,7 +210,7 @@ TEST_F(Operations, WhatCodecsCallIsTheirs) {
   plan_step(r, &operations);
   expect_all(operations, "avg_pool2d", Phase::kForwardOf);
   expect_all(operations, "upsample_nearest2d", Phase::kBackwardOf);
-  // What plain operations save: indices below 100 in a byte each.
+  // The tensors that plain operations save: indices below 100 in a byte each.
   SavedTensorOptions options;
   options.least_elements = 1;
   const auto plain = recorded([&] {

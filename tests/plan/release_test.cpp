@@ -101,7 +101,7 @@ TEST(Release, LeavesWhatIsNotFinite) {
   }
 }
 
-// What a carrier's zeros lie in is nothing to the numbers.
+// The storage of a carrier's zeros does not change the numbers.
 TEST(Release, DenseCarriersChangeNoBit) {
   for (const OptimizerInfo* kind : optimizers()) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

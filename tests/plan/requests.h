@@ -92,7 +92,7 @@ inline std::vector<std::vector<SegmentOption>> options_of(const StepRequest& r, 
   }
   return all;
 }
-// Those of a LLaMA's blocks.
+// The options of a LLaMA's blocks.
 inline std::vector<SegmentOption> block_options(const PlanRequest& r, const Speed& speed,
                                                 std::optional<double> error_cost = {}) {
   return options_of(step_request(r), speed, error_cost)[0];

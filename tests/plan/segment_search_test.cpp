@@ -125,8 +125,8 @@ TEST_P(SegmentBudget, NoAssignmentIsCheaper) {
   }
 }
 
-// What segments take by themselves, with what is beside them in one whole step, is what any step
-// takes: to the byte.
+// The bytes of segments by themselves and those of the rest of one whole step add up to the peak of
+// any step, exactly.
 TEST_P(SegmentBudget, PredictedPeaksArePlanned) {
   const StepRequest kept = step(Policy::parse("slot * = keep", "test"));
   const SegmentGroups groups(kept);

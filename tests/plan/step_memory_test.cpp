@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is planned on the meta device beside what a real step takes.
+// The memory planned on the meta device beside that of a real step.
 #include "compact/plan/step_memory.h"
 #include "compact/base/named.h"
 
@@ -146,8 +146,8 @@ TEST_F(Planned, CallsAsManyKernelsForMatricesOfAnyHeight) {
   }
 }
 
-// What an optimizer says that it holds is what lives more once it is there, planned and real, and
-// does not become more by its updates.
+// The bytes that an optimizer reports as held are those that live more once it exists, planned and
+// real, and updates do not add to them.
 TEST_P(PlannedOf, StateIsWhatItAllocates) {
   install_counting_allocator();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -320,8 +320,8 @@ TEST_F(Planned, PartsOfThePaperComeOut) {
   set_meta_device(c10::kCPU);
 }
 
-// What linears read of a LLaMA-65B at a batch of 256: 3n + m of 8n + 4m elements a token and block,
-// which is 30 % of what is saved. The paper's figure 1 says almost 33 % of all memory, at a length
+// The inputs of linear layers of a LLaMA-65B at a batch of 256: 3n + m of 8n + 4m elements a token
+// and block: 30 % of all saved ones. The paper's figure 1 says almost 33 % of memory, at a length
 // that it does not give; of the peak it is 24 % at 256 tokens and 29 % at 2,048.
 TEST_F(Planned, ShareOfLinearInputsOfALlama65b) {
   LlamaConfig c = named(llamas(), "llama-7b", "no model").config;

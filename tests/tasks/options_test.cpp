@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the table of options says of things whose own tables lie above it.
+// The values in the table of options, compared with tables of layers above it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What AutoTokenizer makes of a folder is what is read of it here, or the folder is refused: tokenizer.json and
+"""Folders are read here as AutoTokenizer reads them, or refused: tokenizer.json and
 tokenizer.model under what tokenizer_config.json may say. What a run writes of its tokenizer gives the same ids and texts in AutoTokenizer as here: every kind of tokenizer
 beside every type of model, on awkward strings; or the pair is refused."""
 

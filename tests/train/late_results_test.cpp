@@ -41,7 +41,7 @@ std::string ran(const TrainConfig& c, bool late) {
   return console.str();
 }
 
-// What it says, but for times, memory and the folder.
+// The console text without times, memory and the folder.
 std::string said(const std::string& console) {
   std::string text;
   std::istringstream lines(console);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says that ends since something was not finite.
+// The messages of a run that ends because something was not finite.
 #include "compact/train/not_finite.h"
 
 #include <ATen/ATen.h>

@@ -57,7 +57,7 @@ TEST(Pretrained, ClassesKeepTheNumbersThatTheHeadHas) {
   EXPECT_TRUE(fs::exists(folder / "run/model.safetensors"));
 }
 
-// What is given stays, zero too; a rate without a warm-up has none.
+// A given rate stays, zero too; a rate without a warm-up has none.
 TEST(Pretrained, UsualRatesAreThoseThatNobodyGave) {
   const TemporaryFolder folder;
   const TrainConfig c = sentences(folder.path(), "run");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds of every run that is stopped and resumed.
+// Properties of every run that is stopped and resumed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace compact {
 
-// What the tests' runs have in common: six updates of two micro-batches of four.
+// The settings that the tests' runs share: six updates of two micro-batches of four.
 inline TrainConfig small_run(const std::filesystem::path& folder, const std::string& output) {
   TrainConfig c;
   c.per_device_train_batch_size = 4;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in a run's folder is of one run, and what it holds is what was written.
+// A run's folder holds the files of one run, as they were written.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is counted of steps, and when the host waits for them.
+// The counts of steps, and when the host waits for them.
 #include "compact/train/run_progress.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What steps gave, read on time and late.
+// The results of steps, read on time and late.
 #include "compact/train/step_results.h"
 
 #include <ATen/ATen.h>

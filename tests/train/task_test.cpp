@@ -147,7 +147,7 @@ TEST(TaskBudget, BoundsPresetsThatQuantize) {
   c.per_device_train_batch_size = 32;
   c.preset = "off";
   c.budget = std::to_string((four + eight) / 2) + "B";
-  // What --preset auto could do with a convolution does not matter here.
+  // The options of --preset auto for a convolution do not matter here.
   for (const char* allow : {"lossless", "project"}) {
     c.allow = allow;
     std::ostringstream console;

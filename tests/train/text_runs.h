@@ -100,7 +100,7 @@ inline nlohmann::json results_of(const TrainConfig& c) {
   return nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
 }
 
-// What `compact eval` says of the model that a run left.
+// The result of `compact eval` for the model that a run left.
 inline EvalResult evaluated(const TrainConfig& run) {
   TrainConfig c;
   c.model_name_or_path = run.output_dir;

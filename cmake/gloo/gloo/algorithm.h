@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torch's ProcessGroupGloo.hpp names of gloo, whose headers are in no package of torch: its
-// code is in libtorch_cpu. No object of these is made or looked into here.
+// The names of gloo that torch's ProcessGroupGloo.hpp uses; no package of torch has gloo's headers,
+// but libtorch_cpu has its code. No object of these is made or looked into here.
 #pragma once
 
 #include <chrono>

@@ -76,7 +76,7 @@ ArchiveReader::ArchiveReader(const std::string& path, int64_t most_members)
   archive* const a = archive_.get();
   if (!a) throw std::bad_alloc();
   // Zip files are read by the reader that needs the directory at the end: a file without it is cut.
-  // What follows the end mark of a tar file is read too, so that a compressed stream is checked to
+  // Data after the end mark of a tar file is read too, so that a compressed stream is checked to
   // its end.
   for (const int status :
        {archive_read_support_format_tar(a), archive_read_support_format_zip_seekable(a),

@@ -51,7 +51,7 @@ class FileSource final : public ByteSource {
   int64_t consumed_ = 0;
 };
 
-// What the three decompressors share: compressed bytes arrive in in_[begin_, end_).
+// The base of the three decompressors: compressed bytes arrive in in_[begin_, end_).
 class Decompressor : public ByteSource {
  public:
   explicit Decompressor(const std::string& path) : file_(path), in_(kBuffer) {}

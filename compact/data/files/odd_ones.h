@@ -14,7 +14,7 @@
 
 namespace compact {
 
-// What is wrong with one of many, so that the others can still be read.
+// An error in one item (line, row, ...) of many; the others can still be read.
 struct OddOne : InputError {
   using InputError::InputError;
 };

@@ -9,7 +9,7 @@
 
 namespace compact {
 
-// What is no text in a file and became U+FFFD: how many places, and where the first is.
+// Invalid text of a file that became U+FFFD: the number of places, and where the first is.
 struct Replaced {
   int64_t count = 0;
   std::string first = {};  // "PATH: line 3"

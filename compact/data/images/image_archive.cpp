@@ -40,7 +40,7 @@ ImageName parts_of(const std::string& name) {
   return parts;
 }
 
-// What operating systems leave in folders.
+// Whether operating systems leave such a file in folders.
 bool is_litter(const std::string& path, const std::string& file) {
   const std::string name = lower_case(file);
   return name.starts_with('.') || name == "thumbs.db" || name == "ehthumbs.db" ||

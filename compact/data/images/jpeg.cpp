@@ -29,7 +29,7 @@ struct JpegDecoder::State {
   std::vector<uint8_t> row, planes;
   int orientation = 1;
 
-  // What libjpeg calls must not return after an error, and must not throw through its frames.
+  // The error handler of libjpeg, which must not return, and must not throw through C frames.
   [[noreturn]] static void stop(j_common_ptr image) {
     auto* const state = static_cast<State*>(image->client_data);
     image->err->format_message(image, state->message);
@@ -101,7 +101,7 @@ ImageSize JpegDecoder::open(std::string_view bytes, const std::string& where) {
   return turned_size(sides, s.orientation);
 }
 
-// What Pillow makes of four colours of ink, which are written inverted: white is 255.
+// One colour of four inks as Pillow converts them; inks are stored inverted: white is 255.
 uint8_t of_ink(unsigned ink, unsigned black) {
   const unsigned product = (255 - ink) * black + 128;
   return static_cast<uint8_t>(black - ((product >> 8) + product) / 256);

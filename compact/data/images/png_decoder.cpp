@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kSignature = "\x89PNG\r\n\x1a\n";
 
-// What libpng reads from, and what it says when it stops.
+// The bytes that libpng reads, and its message when it stops.
 struct Source {
   std::string_view rest;
   char message[200] = "";

@@ -22,7 +22,7 @@ bool is_changed(const ImageSize& from, const ImageSize& size, const ImageFit& fi
 
 namespace {
 
-// What images are scaled to before they are cut.
+// The size that an image is scaled to before it is cut.
 ImageSize scaled_size(const ImageSize& from, const ImageSize& size, const ImageFit& fit) {
   const auto whole = [&](int64_t side) {
     return std::llround(static_cast<double>(side) / fit.middle);

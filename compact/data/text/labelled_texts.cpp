@@ -42,7 +42,7 @@ class Labels {
     }
   }
 
-  // That of a class, or the value; NaN: the row is unlabelled among those of the classes given.
+  // The number of a class, or the value; NaN: the row is unlabelled among those of given classes.
   float number_of(const TableCell& cell, const TextTable& table) {
     const std::string text(trim(cell.text));
     const auto wrong = [&](const auto& rule) {

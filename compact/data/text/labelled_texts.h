@@ -36,7 +36,7 @@ struct TextFields {
 // path, line and rule: also on a class that is none of those given.
 LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fields = {});
 
-// What rows of a table are, for readers of other layouts.
+// The rules by which read_rows() reads a table, for readers of other layouts.
 struct RowRules {
   bool pair = false, label = true;  // the chosen columns are the first, [second], [label]
   bool regression = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a BPE tokenizer is made of, out of its files. Every rule that does not hold, and
-// what is asked for that we do not do, is an InputError that names it.
+// The parts of a BPE tokenizer, read from its files. A violated rule, or a feature that is not
+// supported here, is an InputError that names it.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct BpeParts {
   std::unique_ptr<WordSplitter> splitter;
   Cut cut = Cut::kNowhere;  // as far as words go
   std::unique_ptr<ByteBpe> model;
-  // What the folder says (TokenRoles); else the first of <|endoftext|>, <|end_of_text|>, </s>,
+  // The folder's choice (TokenRoles); else the first of <|endoftext|>, <|end_of_text|>, </s>,
   // <eos>, <|eot_id|>, <|im_end|> that is a special added token; else the only special one.
   uint32_t end_of_text = 0;
   std::vector<uint32_t> stops;  // where the folder says that a generation stops

@@ -87,7 +87,7 @@ void ByteBpe::encode(std::string_view word, Scratch& scratch, std::vector<uint32
   tokens.insert(tokens.end(), entry.tokens.begin(), entry.tokens.end());
 }
 
-// What is merged: a symbol for each byte, or for each character that is a token.
+// Makes the symbols to merge: one for each byte, or for each character that is a token.
 void ByteBpe::begin(std::string_view word, std::vector<Scratch::Symbol>& symbols) const {
   symbols.clear();
   bool after_unknown = false;

@@ -33,7 +33,7 @@ class ByteBpe {
   ByteBpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges,
           const BpeSettings& settings, const std::string& where);
 
-  // What one thread needs: the tokens of words seen lately, and buffers.
+  // The state of one thread: the tokens of recently seen words, and buffers.
   class Scratch {
    private:
     friend class ByteBpe;

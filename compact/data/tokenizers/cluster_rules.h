@@ -23,7 +23,7 @@ class ClusterRules {
 
  private:
   void apply(std::string_view cluster, std::string& out) const;
-  // What the shortest rule that `text` begins with gives; nullptr where there is none.
+  // The replacement of the shortest rule that `text` begins with; nullptr where there is none.
   const char* replacement(std::string_view text) const;
 
   std::vector<uint32_t> units_;  // as in sentencepiece_model.cpp

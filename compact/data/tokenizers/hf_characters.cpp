@@ -101,7 +101,7 @@ bool is_bert_other(char32_t c) {
 }
 
 bool is_bert_mark(char32_t c) {
-  // Those whose category has changed since 8.0.
+  // Characters whose category has changed since Unicode 8.0.
   if (c == 0x1734) return true;
   if (c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9) return false;
   return (category(c) & U_GC_MN_MASK) && existed(c, kCategories);

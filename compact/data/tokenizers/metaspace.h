@@ -13,7 +13,7 @@
 namespace compact {
 
 struct Metaspace {
-  // What comes before a text, or before what follows an added token.
+  // The mark before a text, or before the part that follows an added token.
   enum class Prefix {
     kNone,
     kFirst,   // a mark where the text begins, unless there is one
@@ -25,14 +25,14 @@ struct Metaspace {
 
   // As a normalizer makes it, before added tokens that are looked for in normalized text.
   std::string normalized(std::string_view text) const;
-  // What is merged; `first`: the text begins here.
+  // The text to merge; `first`: `part` is at the beginning of the text.
   std::string word(std::string_view part, bool first) const;
   // Tokens put together.
   std::string decoded(std::span<const std::string* const> tokens) const;
 };
 
-// What normalizer, pre_tokenizer and decoder say, where the decoder is of this kind. Throws
-// InputError, beginning with `where`, on what is not known here.
+// The settings of normalizer, pre_tokenizer and decoder, where the decoder is of this kind. Throws
+// InputError, beginning with `where`, on settings that are not supported here.
 std::optional<Metaspace> read_metaspace(const nlohmann::json& root, const std::string& where);
 
 }  // namespace compact

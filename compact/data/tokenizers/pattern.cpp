@@ -19,7 +19,7 @@ constexpr int32_t kTimeLimit = 20000;             // of one match, about millise
 constexpr int32_t kStackLimit = 64 << 20;         // bytes, of one match
 constexpr size_t kLongestText = size_t{1} << 29;  // bytes; ICU counts in 32 bits
 
-// What means something else there than in ICU, or nothing.
+// Refuses syntax that Oniguruma reads in another way than ICU, or not at all.
 void check_dialect(std::string_view text, const std::string& where) {
   const auto refuse = [&](std::string_view what) {
     fail(where, ": the expression `", printable(text), "` uses `", printable(what),

@@ -92,7 +92,7 @@ class DoubleArray {
     std::memcpy(units_.data(), bytes.data(), units_.size() * 4);
   }
 
-  // What is wrong with what can be reached from the root; empty where nothing is.
+  // The fault of the nodes that can be reached from the root; empty: there is none.
   std::string fault() {
     most_.assign(units_.size(), kUnseen);
     std::vector<Place> path;

@@ -13,7 +13,7 @@ namespace compact {
 // positions that such a table holds without looking where they lead.
 void check_sentencepiece_model(std::string_view model, const std::string& path);
 
-// What a model says beside its pieces; what it does not say is as here.
+// The settings of a model beside its pieces; the defaults hold for settings that it lacks.
 struct SentencePieceSettings {
   uint64_t model_type = 1;         // unigram; 2 is BPE
   bool space_after = false;        // the mark of a space ends a word, and does not begin it

@@ -47,7 +47,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         added_.push_back({processor_.IdToPiece(id), static_cast<uint32_t>(id), false});
       }
     }
-    // What the files beside change.
+    // The changes by the files beside.
     std::string beside = usual ? "" : " prefix=" + name_of_prefix();
     for (const AddedToken& token : files_.roles().add_to(vocabulary_, added_, path)) {
       beside += cat(" ", token.id, "=", token.content);
@@ -208,8 +208,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     COMPACT_CHECK(error.empty(), path_, ": must be a SentencePiece model: ", error);
   }
 
-  // What the library says is wrong with the file; empty where it can read it. It throws on some
-  // files.
+  // The library's error for the file; empty: it can read it. The library throws on some files.
   std::string load_error(sentencepiece::SentencePieceProcessor& processor, bool prefix) try {
     const auto status =
         processor.LoadFromSerializedProto(without_rules(files_[kName], prefix, path_));
@@ -241,7 +240,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   TokenizerFiles files_;
   std::optional<ClusterRules> rules_;
   sentencepiece::SentencePieceProcessor processor_;  // without the rules
-  // That puts nothing before a text, where some parts have nothing there.
+  // Puts nothing before a text; for models that put a mark before some parts only.
   std::optional<sentencepiece::SentencePieceProcessor> bare_;
   Prefix prefix_ = Prefix::kAlways;
   bool named_prefix_ = false;  // the model itself has another

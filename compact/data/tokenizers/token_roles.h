@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Hugging Face folder says of the tokens of its tokenizer beside the tokenizer's own file:
-// which ends a text, which begins one, which were added. For training, prompts, generating, and
-// what is written, in the order in which transformers 5 asks its files: tokenizer_config.json, over
-// which special_tokens_map.json goes where it has no `added_tokens_decoder`; and for where a
-// generation stops generation_config.json, or else config.json.
+// The roles of tokens that a Hugging Face folder states beside the tokenizer's own file: which ends
+// a text, which begins one, which were added. Training, prompts, generation and written folders use
+// them. Files are asked in the order of transformers 5: tokenizer_config.json, overridden by
+// special_tokens_map.json where it has no `added_tokens_decoder`; for the ids at which a generation
+// stops, generation_config.json, or else config.json.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class TokenRoles {
   // Whether a text begins with bos_token where the tokenizer has no tokenizer.json to say so.
   std::optional<bool> adds_begin() const { return adds_begin_; }
 
-  // What transformers makes of a tokenizer.json in the folder.
+  // The class as which transformers reads a tokenizer.json in the folder.
   const TokenizerClass& tokenizer_class() const { return class_; }
 
   // Puts the tokens that the files beside add into `vocabulary`, and what is looked for in a text
@@ -50,7 +50,7 @@ class TokenRoles {
 
   // The ids at which a generation stops, of those that `vocabulary` has.
   std::vector<uint32_t> stops(const Vocabulary& vocabulary) const;
-  // What ends a text that a model shall learn to end: eos_token where a generation stops there,
+  // The token that a model learns to end a text with: eos_token where a generation stops there,
   // else the first of the stops that is a special token of `added`, else the first; eos_token, if
   // any, where the folder does not say.
   std::optional<uint32_t> end(const Vocabulary& vocabulary,

@@ -24,7 +24,7 @@ enum class Cut {
   kNowhere,
 };
 
-// What stands around the sentences that a model reads: `begin` before the first, `middle` between
+// The tokens around the sentences that a model reads: `begin` before the first, `middle` between
 // the two of a pair, `end` after the last.
 struct SequenceFormat {
   std::vector<uint32_t> begin, middle, end;
@@ -51,10 +51,10 @@ class Tokenizer {
   virtual uint32_t end_of_text() const = 0;  // the id that ends a document
   // Every id that ends a text: that one, and where the folder says that a generation stops.
   virtual std::vector<uint32_t> ends() const { return {end_of_text()}; }
-  // What is odd about them, for who trains with it: a line each.
+  // Warnings about them for a user who trains with the tokenizer, a line each.
   virtual std::vector<std::string> warnings() const { return {}; }
   virtual Cut cut() const = 0;
-  // What make_tokenizer takes to make it again.
+  // The spec from which make_tokenizer makes the same tokenizer.
   virtual std::string spec() const = 0;
   // XXH3 of the kind, the settings and the bytes of its files: equal hashes, equal tokens.
   virtual uint64_t hash() const = 0;
@@ -68,7 +68,7 @@ class Tokenizer {
   virtual bool is_qwen2() const { return false; }
   // The spec of the same tokenizer whose files lie in `folder` (empty: here) under those names.
   virtual Spec spec_in(const std::string& folder) const { return Spec::parse(spec()); }
-  // What Hugging Face's tokenizer_config.json says of it, key by key, as JSON texts.
+  // The tokenizer's keys in Hugging Face's tokenizer_config.json, with their values as JSON texts.
   virtual std::map<std::string, std::string> config() const { return {}; }
   // How sentences are put together for a model; nothing where that is not known.
   virtual std::optional<SequenceFormat> sequence_format() const { return {}; }

@@ -216,8 +216,8 @@ class Rebuilt {
     return std::nullopt;
   }
 
-  // Those that have no name in the folder are looked for in texts, too. Tokens that only the file
-  // adds are lost where tokenizer_config.json has a list of them.
+  // Adds the class's default special tokens where the folder names none, so that texts match them.
+  // Refuses added tokens that added_tokens_decoder lacks, since transformers drops them.
   void add_special_tokens() {
     if (root_.value("added_tokens", json()).is_null()) root_["added_tokens"] = json::array();
     if (!root_["added_tokens"].is_array()) return;

@@ -44,9 +44,9 @@ TokenizerClass tokenizer_class_of(const nlohmann::json& tokenizer_config,
 void check_class(const TokenizerClass& of, std::initializer_list<TokenizerClass::Kind> known,
                  const std::string& where);
 
-// What comes before a text of a SentencePiece model, which `bare` says can be made of pieces and
-// merges alone; `own`: the model puts a mark there. Throws InputError where the class would make
-// another tokenizer of it.
+// The mark before texts of a SentencePiece model. `own`: the model puts one there; `bare`: its
+// pieces and merges describe it fully. Throws InputError where the class would make another
+// tokenizer of it.
 Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool bare,
                                        const std::string& where);
 

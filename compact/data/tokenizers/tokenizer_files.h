@@ -17,7 +17,7 @@ class TokenizerFiles {
   // lies beside it in the same folder and says how `transformers` loads it: tokenizer_config.json,
   // special_tokens_map.json, added_tokens.json and chat_template.jinja.
   void read(const std::string& path, const std::string& name);
-  // What these files, and those of a model in the same folder, say of the tokens.
+  // The roles of tokens by these files and by those of a model in the same folder.
   const TokenRoles& roles() const { return roles_; }
 
   const std::string& operator[](const std::string& name) const { return files_.at(name); }

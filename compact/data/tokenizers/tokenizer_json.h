@@ -39,9 +39,9 @@ std::string json_string(const nlohmann::json& object, const char* key, std::stri
 std::vector<AddedToken> read_added_tokens(const nlohmann::json& root, Vocabulary& vocabulary,
                                           const std::string& where);
 
-// What `post_processor` puts around sentences: of BertProcessing, RobertaProcessing or
-// TemplateProcessing, also in a Sequence. Nothing where it does not put ids before, between and
-// after, and nothing else. `pad` is left 0.
+// The tokens that `post_processor` (BertProcessing, RobertaProcessing or TemplateProcessing, also
+// in a Sequence) puts around sentences; nullopt where it does anything but put ids before, between
+// and after them. `pad` is left 0.
 std::optional<SequenceFormat> read_sequence_format(const nlohmann::json& root,
                                                    const Vocabulary& vocabulary,
                                                    const std::string& where);

@@ -163,7 +163,7 @@ class WordPieceTokenizer final : public Tokenizer {
     format_ = SequenceFormat{{*cls}, {*sep}, {*sep}, pad ? *pad : *sep, true};
   }
 
-  // What a vocab.txt means, as a tokenizer.json.
+  // A tokenizer.json of the same tokenizer as the vocab.txt.
   std::string json_of_lines() const {
     json vocabulary;
     for (uint32_t id = 0; id < vocabulary_.size(); ++id) {
@@ -250,7 +250,7 @@ class WordPieceTokenizer final : public Tokenizer {
     format_->pad = read_pad(root, files_.roles(), vocabulary_, sep ? *sep : 0, path_);
   }
 
-  // Those of the model alone: added tokens are found in the text before it is split into words.
+  // Takes the model's own tokens; added ones are found in the text before it is split into words.
   void take_pieces() {
     for (uint32_t id = 0; id < vocabulary_.size(); ++id) {
       const std::string& token = *vocabulary_.token(id);
@@ -298,7 +298,7 @@ class WordPieceTokenizer final : public Tokenizer {
   std::string path_;
   bool from_json_;
   TokenizerFiles files_;
-  // What transformers changes of the file, and the file then.
+  // The changes that transformers makes to the file, and the changed file.
   std::string rebuilt_, rebuilt_json_;
   uint64_t hash_ = 0;
   Vocabulary vocabulary_;

@@ -69,7 +69,7 @@ struct Choice {
   std::vector<uint16_t> mask;
 };
 
-// What both directions share. Signs and 1 / sqrt(k) are one factor per coordinate and transform.
+// Parameters of both directions. Signs and 1 / sqrt(k) are one factor per coordinate and transform.
 struct Transform {
   explicit Transform(const SrhtPlan& plan)
       : n(plan.n),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels share: packs of elements read with one 16-byte load, reductions in a fixed
-// order, and launches that report their errors.
+// The common part of the CUDA kernels: packs of elements read with one 16-byte load, reductions in
+// a fixed order, and launches that report their errors.
 //
 // A row is walked in packs of kPack<T> neighbours: pack t, t + threads, ... belongs to thread t.
 // Unaligned rows take the same walk with single loads, so sums do not depend on alignment.

@@ -7,7 +7,7 @@ namespace {
 
 inline constexpr int kRowThreads = 512;
 
-// What is subtracted before exp: nothing where all values are minus infinity.
+// The value subtracted before exp: 0 where all values are minus infinity.
 __device__ inline float base_of(float largest) {
   return largest == Max::kIdentity ? 0.0f : largest;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA runtime says of a GPU.
+// The properties of a GPU that the CUDA runtime reports.
 #pragma once
 
 #include "compact/kernels/gpu.h"

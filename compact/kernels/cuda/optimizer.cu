@@ -71,7 +71,7 @@ __device__ inline int tensor_of(const Steps& a, unsigned share) {
   return low;
 }
 
-// What a step needs of tensor i.
+// The numbers that the step of tensor i needs.
 struct StepNumbers {
   uint64_t key;
   float decay, step, root;

@@ -33,7 +33,7 @@ __device__ inline Unit unit_of(const QuantizeFormat& f, int64_t n, const Walk& w
   return {row, first, left < w.groups ? left : w.groups, left < w.groups && n % f.group != 0};
 }
 
-// What a lane holds of a unit. A step is what all lanes hold of one part of a tile.
+// A lane's share of a unit. A step is one part of a tile, held by all lanes together.
 struct Held {
   int lanes;   // that hold a group, or a step of it
   int steps;   // of a group; 1 where a step holds several

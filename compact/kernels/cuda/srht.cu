@@ -122,9 +122,9 @@ struct Shape {
   bool aligned;      // rows may be read (forward) or written (transpose) in packs
 };
 
-// What lies between the two transforms of rows that are no power of two long: elements below k come
-// from (forward) or go to (transpose) the first transform, and are scaled for it; those from `rest`
-// on take a second sign, of bit n on.
+// The work between the two transforms of rows of a length that is no power of two: elements below k
+// come from (forward) or go to (transpose) the first transform, and are scaled for it; those from
+// `rest` on get a second sign, by the bits from n on.
 struct Between {
   const uint32_t* signs;
   int n, k, rest;

@@ -32,7 +32,7 @@ __device__ inline void store_tile(T* to, const float (&from)[kParts][kPart], int
   }
 }
 
-// What a key is in each round of Philox, as a kernel's argument: constants that take no registers.
+// The key of each round of Philox, as a kernel's argument: constants that take no registers.
 struct RoundKeys {
   uint32_t v[10][2];
 };

@@ -21,8 +21,8 @@ class ConfigRows;
 BlockShape gemma_block(bool third, int64_t hidden, int64_t intermediate, int64_t heads,
                        int64_t kv_heads, int64_t head_dim = 256);
 
-// What is not of its blocks in the words of Hugging Face's `config.json`. The numbers are those of
-// model_type gemma3_text.
+// The shape of blocks, and the other settings as Hugging Face's `config.json` names them. Defaults
+// are those of model_type gemma3_text.
 struct GemmaConfig {
   BlockShape block = gemma_block(true, 2304, 9216, 8, 4);  // but for its scale
   int64_t num_hidden_layers = 26;

@@ -54,8 +54,8 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
   rows.given.refuse_quantized();
 }
 
-// What a class has where keys are missing and other keys say what: heads of keys and values, their
-// width, and tokens unless the vocabulary is smaller than that.
+// Sets missing keys whose defaults depend on other keys: heads of keys and values, and their width.
+// Drops token ids that are not below the vocabulary.
 void set_defaults(const ConfigKeys& keys, LlamaConfig& c) {
   BlockShape& b = c.block;
   if (keys.has("num_key_value_heads") || b.kv_heads == 0) b.kv_heads = b.heads;

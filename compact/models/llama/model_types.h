@@ -16,7 +16,7 @@ namespace compact {
 // layers that layer_types names.
 enum class AttentionWindow : uint8_t { kNone, kAlways, kSwitched };
 
-// What transformers' classes differ in: defaults and settings.
+// A model_type: the defaults and settings in which the classes of transformers differ.
 struct DecoderFamily {
   const char *type, *architecture;
   // Where keys are missing, and what its blocks always have. kv_heads 0: as many as heads; head_dim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What our autograd nodes share: making and connecting them, refusing tensors changed in place.
+// The common part of our autograd nodes: making and connecting them, refusing changed tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,7 +17,7 @@ enum class Bf16Products {
   kConverted,  // by converted tiles
 };
 
-// What reports say of kConverted.
+// The words for kConverted in reports.
 inline constexpr const char* kConvertedProducts =
     "in tiles of f32, as this processor has no bf16 instructions";
 

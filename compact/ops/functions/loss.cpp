@@ -91,8 +91,8 @@ at::Tensor cap_for(const at::Tensor& logits, double cap) {
 }
 
 struct LossNode : torch::autograd::Node {
-  // What the forward pass leaves. A backward pass copies it where another one may follow, else
-  // moves it away, so that no pass finds half of it.
+  // The tensors that the forward pass leaves. A backward pass copies them where another one may
+  // follow, else moves them away, so that no pass finds half of them.
   struct Held {
     at::Tensor hidden, head;                // keep only; each for the gradient of the other
     at::Tensor targets, logits, log_probs;  // keep only

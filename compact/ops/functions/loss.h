@@ -24,7 +24,7 @@ struct LossTreatment {
   static LossTreatment from(const Treatment& slot, int64_t vocabulary, c10::DeviceType device);
 };
 
-// What a forward pass stored, in bytes.
+// The memory stored by a forward pass, in bytes.
 struct LossReport {
   int64_t hidden = 0;  // hidden states as they are
   int64_t logits = 0;  // logits and log-probabilities, or the gradients made of them

@@ -104,7 +104,7 @@ struct MetaBlock {
   int64_t bytes;
   bool on_host;
 
-  // What torch's allocator of pinned memory would take for it.
+  // The bytes that torch's allocator of pinned memory would take for it.
   int64_t pinned() const {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
   }
@@ -135,8 +135,8 @@ void* acquire_meta(int64_t requested) {
   return block;
 }
 
-// What libraries allocate and free for every product stays with the process, too: see
-// block_cache.h, which keeps blocks of tensors.
+// Memory that libraries allocate and free in every product stays with the process, too;
+// block_cache.h keeps the blocks of tensors.
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

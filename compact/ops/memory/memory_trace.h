@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step allocates and frees, in order, and what its peak is made of.
+// The allocations and frees of a training step, in order, and the composition of its peak.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -52,7 +52,7 @@ const std::string& name_of(Role role);  // not kNone
 // suggestion, on an unknown role.
 std::vector<Role> parse_roles(std::string_view text);
 
-// What a line of a policy is matched with: a slot, or a parameter, which has only a name.
+// The object that a line of a policy matches: a slot, or a parameter, which has only a name.
 struct NamedRole {
   std::string name;
   Role role = Role::kNone;

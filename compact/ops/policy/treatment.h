@@ -25,8 +25,8 @@ struct TreatmentInfo {
 };
 std::span<const TreatmentInfo> treatments();
 
-// What a forward pass may hold, with what its backward pass rebuilds at a time: so many bytes, or a
-// part, below 1, of what it saves.
+// The most that a forward pass may hold, with what its backward pass rebuilds at a time: bytes, or
+// a part, below 1, of the bytes that it saves.
 struct ByteBudget {
   int64_t bytes = 0;
   double part = 0;
@@ -53,7 +53,7 @@ class Treatment {
 
   Storage storage() const { return parsed_->storage; }
   const CodecPtr& codec() const { return parsed_->codec; }  // null unless storage is kCodec
-  // What it preserves of a tensor.
+  // The part of a tensor that it preserves.
   Content content() const { return parsed_->content; }
   // The codecs, or the one treatment that is not a codec; first(): the first of them.
   const std::vector<Spec>& chain() const { return parsed_->chain; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operations of a forward pass read and made: which content of which storage. It holds no
-// memory; where a tensor is saved, Rebuild decides by it what is held. A record dies with what was
-// made by it.
+// Records which contents of which storages the operations of a forward pass read and made. Holds no
+// memory; when a tensor is saved, Rebuild decides by it what is held. An operation's record dies
+// with its results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,7 +56,7 @@ class OpTape {
   void end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> results);
   // A result whose operations were not seen.
   void note_made(const at::Tensor& t);
-  // What runs between is nobody's to run again: a function of the user's.
+  // Operations between these calls are never run again: they are inside a user's function.
   void begin_opaque() { ++opaque_; }
   void end_opaque() { --opaque_; }
 

@@ -421,7 +421,7 @@ void Rebuild::decide_again(TapeNode& n) {
   const Within cheap(letting_go_, false);
   Memo memo;
   const Choice again = inputs_of(n, *n.record, memo, 0);
-  // What is rebuilt from it has no more errors then.
+  // At most one root: tensors rebuilt from n then add up no more rounding errors than before.
   if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again)) {
     let_go(n);
   }

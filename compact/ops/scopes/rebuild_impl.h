@@ -213,7 +213,7 @@ class Rebuild {
                                       Need need);
   void retain(TapeNode& n);
   void release(TapeNode& n);
-  // It was saved before it was known how it is made.
+  // The operation of an already saved node has been recorded: rebuilds the node if that pays.
   void decide_again(TapeNode& n);
   // These parts of the node's storage are about to be written. Returns the nodes of this storage
   // whose recipes read only bytes outside `written`; the write leaves them valid.

@@ -42,7 +42,7 @@ void SavedTensorStore::stop_tape() {
 }
 
 int64_t SavedTensorStore::budget_now() const {
-  // Graphs of passes before may live.
+  // Graphs of earlier passes may still be alive.
   if (budget_.bytes > 0) return budget_.bytes - (all_live_->bytes() - live_->bytes());
   const auto saved = static_cast<double>(std::max(saved_bytes_, saved_before_));
   return std::max(static_cast<int64_t>(budget_.part * saved), approached_);
@@ -54,14 +54,14 @@ void SavedTensorStore::keep_budget(bool begins) {
     const SavedTensor& t = saved_[counted_];
     if (!t.shared && !t.parameter) saved_bytes_ += t.bytes;
   }
-  // What an operation saves may follow from what is known once it has ended.
+  // Tensors can be rebuilt from an operation's results once it has ended: only then may this fail.
   const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
   int64_t budget = budget_now();
   bool kept = tape_->keep_within(budget);
   if (!begins || !ended) return;
   while (!kept && budget_.part > 0) {
     budget += budget / 4 + 1;
-    // In the first pass it is not known yet of how many bytes it is a part.
+    // In the first pass the saved bytes, of which the budget is a part, are not known yet.
     if (saved_before_ > 0) approached_ = budget;
     kept = tape_->keep_within(budget);
   }

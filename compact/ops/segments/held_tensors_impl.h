@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the forward pass of a segment leaves for its backward pass.
+// The tensors that the forward pass of a segment leaves for its backward pass.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct HeldTensors {
   VersionCheck versions;
   SegmentPass pass;  // noise: of the segment
 
-  // What codecs hold, in the order in which a backward pass restores it.
+  // The encoded tensors, in the order in which a backward pass restores them.
   std::vector<Encoded*> codes();
-  // What is held, slot by slot.
+  // The bytes held for each slot.
   std::vector<SlotBytes> rows(const Recipe& recipe, const std::vector<int64_t>& if_kept,
                               const std::vector<int64_t>& sides_if_kept) const;
 };

@@ -44,7 +44,7 @@ struct Recipe {
     bool wants_matrix(const Wanted& wanted) const;
     Weights weights_of(Weights all) const { return all.subspan(first_parameter, parameters); }
   };
-  // What one pass leaves for its backward pass.
+  // The tensors that one pass leaves for its backward pass, and the steps of that pass.
   struct Demand {
     std::vector<bool> tensors;  // to be held, among those whose slot stores
     std::vector<bool> back;     // steps whose stage runs backward
@@ -81,7 +81,7 @@ struct Recipe {
   bool can_be_rebuilt(int tensor) const;  // from what could be stored
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
   bool rounded(int tensor) const;
-  // What its slot preserves of it.
+  // The part of a tensor that its slot preserves.
   Content content(int tensor) const;
   // Runs step i on tensors `t`, with the weights of all stages.
   at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;

@@ -27,13 +27,13 @@ struct SlotUse {
   bool signs = false;    // backward reads only its signs
 };
 
-// What a slot costs.
+// The bytes of a slot: stored, and if it were kept as it is.
 struct SlotBytes {
   std::string name, treatment;
   int64_t stored = 0, if_kept = 0;
 };
 
-// What forward passes that made a graph left for their backward passes.
+// The memory that forward passes with gradients left for their backward passes.
 struct SegmentReport {
   std::vector<SlotBytes> slots;  // every slot, then "NAME extras"
   int64_t saved_bytes = 0;       // stored, summed over slots and extras
@@ -95,7 +95,7 @@ class Segment {
   std::vector<bool> projectable() const;
   // Stage::variant of each stage, in order.
   std::vector<int64_t> variants() const;
-  // What a policy may do with each slot, in the order of the forward pass.
+  // The role of each slot, and how it can be treated, in the order of the forward pass.
   std::vector<SlotUse> uses() const;
   // How many weights it takes.
   int parameters() const { return recipe_->parameters; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a segment's steps cost: for choosing which tensors to rebuild.
+// The costs of a segment's steps, for choosing which tensors to rebuild.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 

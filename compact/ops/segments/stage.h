@@ -70,7 +70,7 @@ inline Work operator+(Work a, const Work& b) {
 class Stage {
  public:
   using Pass = SegmentPass;  // its noise is the stage's own
-  // What backward reads, beside its extras.
+  // The tensors that backward reads, beside the stage's extras.
   struct Needs {
     bool input = false, output = false;
   };

@@ -20,7 +20,7 @@ void check_weight(const at::Tensor& x, const at::Tensor& weight, int64_t n) {
                 "[rms norm] weight must be contiguous [", n, "], is ", weight.sizes());
 }
 
-// What rows are multiplied by: the weight itself, or, with an offset, their sum in f32.
+// The factor of rows: the weight itself, or, with an offset, their sum in f32.
 at::Tensor factor_of(const at::Tensor& weight, double offset) {
   return offset == 0 ? weight : weight.to(at::kFloat).add(offset);
 }

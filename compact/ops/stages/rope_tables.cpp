@@ -47,7 +47,7 @@ at::Tensor yarn_frequencies(const RopeConfig& c, double factor, int64_t width) {
   return (factor * waves).reciprocal() * (1 - quick) + waves.reciprocal() * quick;
 }
 
-// What cosines and sines are multiplied by; scores get it squared.
+// The factor of cosines and sines, whose square is the factor of scores.
 double attention_factor(const RopeConfig& c, double factor) {
   if (c.attention_factor) return *c.attention_factor;
   if (c.kind == RopeKind::kLongrope) {

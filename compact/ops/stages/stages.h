@@ -44,7 +44,7 @@ struct LinearOptions {
 // sketch.
 std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
 
-// What is added to as many columns of y as B has rows: scale dropout(x) A^T B^T, with A [rank, in]
+// A term added to as many columns of y as B has rows: scale dropout(x) A^T B^T, with A [rank, in]
 // and B [out, rank]; `dropout` is the probability, in training.
 struct LowRankAdapter {
   int64_t first = 0;  // of these columns
@@ -92,8 +92,8 @@ struct AttentionOptions {
   double dropout = 0;                // of probabilities, in training
   int64_t window = 0;                // tokens that one attends to, itself among them; 0: all
   double softcap = 0;                // scores s are softcap tanh(s / softcap); 0: as they are
-  // What choose_masked_attention gives for the device and type of the network, for attention that
-  // is not causal, padded or with dropout.
+  // The choice of choose_masked_attention for the network's device and type, for attention that is
+  // not causal, is padded, or has dropout.
   AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
 // Attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Fused kernels
