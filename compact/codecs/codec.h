@@ -35,12 +35,12 @@ struct Encoded {
   // Gives the means where the tensor is held as means over windows; else null.
   std::function<at::Tensor(const Parts&)> decode_means;
   Windows windows;
-  // For parts that are copied to the host beside what the device computes: makes the device wait
-  // for the copies and frees their source, which else lives until the parts are restored. Keeps no
-  // tensor alive. May be called at any time and again; null: nothing to settle.
+  // For parts that are copied to the host while the device goes on: makes the device wait for the
+  // copies and frees their source, which else lives until the parts are restored. Keeps no tensor
+  // alive. May be called at any time and again; null: nothing to settle.
   std::function<void()> settle;
-  // For such parts: begins to copy them back beside what the device computes, for the current
-  // stream. Its result is restored, once, in place of this; or dropped.
+  // For such parts: begins to copy them back while the device goes on, for the current stream. The
+  // result is restored, once, in place of this; or dropped.
   std::function<Encoded(const Parts&)> fetch;
 
   bool defined() const { return decode != nullptr; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between a device and the host beside what the device computes.
+// Copies between a device and the host while the device goes on.
 #pragma once
 
 #include <ATen/core/Tensor.h>

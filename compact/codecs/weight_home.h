@@ -12,7 +12,7 @@
 namespace compact {
 
 // Weights are fetched by groups, which are numbered: all weights of a segment, or, in a home that
-// makes them of what an earlier home fetches, each weight by itself. Where a run has several
+// makes its weights from those of an earlier home, each weight by itself. Where a run has several
 // processes, all make the same calls in the same order.
 class WeightHome {
  public:
@@ -33,8 +33,8 @@ struct WeightPlace {
   bool operator==(const WeightPlace&) const = default;
 };
 
-// Frees the storage of a tensor that shares it with no other, but keeps the tensor: reads then
-// fault instead of returning stale data. And allocates it again, uninitialized.
+// free_memory() frees the storage of a tensor that shares it with no other, but keeps the tensor:
+// reads then fault instead of returning stale data. allocate_memory() allocates it, uninitialized.
 void free_memory(const at::Tensor& t);
 void allocate_memory(const at::Tensor& t);
 

@@ -107,7 +107,7 @@ struct ConfigOption {
   uint32_t commands = Commands::kRunOrPlan;
   std::vector<OtherHelp> elsewhere = {};  // another `help` for some commands
   std::vector<std::string> tasks = {};    // tasks that read it; empty: all
-  // An option, and those of its values that read this one.
+  // Another option, and the values of it with which this option takes effect.
   std::pair<std::string, std::vector<std::string>> beside = {};
   std::string projects = {};  // the setting of `project` lines that it overrides
   std::string group = {};     // heading of its part of the table

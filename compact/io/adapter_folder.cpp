@@ -39,7 +39,7 @@ AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterFi
     const bool off = !value || value->empty() || *value == false;
     COMPACT_CHECK(off, where, ": ", key, " is not read, is ", value->dump());
   }
-  // Others begin by taking the first B A off the base, which is then another model.
+  // Other ways subtract the first B A from the base at the start, which is then another model.
   if (const nlohmann::json* begun = keys.find("init_lora_weights")) {
     const bool beside = begun->is_null() || begun->is_boolean() || *begun == "gaussian" ||
                         *begun == "orthogonal" || *begun == "eva" || *begun == "mica";

@@ -26,7 +26,7 @@ class AdapterFolder {
   // checksum and on settings or tensors that add() would not add.
   explicit AdapterFolder(const std::filesystem::path& folder);
 
-  // The folder of the model that they were trained beside; empty: it is not said.
+  // The folder of the model that they were trained with; empty: unknown.
   const std::string& base() const { return base_; }
   // Adds scale B A to the matrix of this name ("...q_proj.weight") where there is an adapter of it;
   // the sum is made in f32 and rounded once.

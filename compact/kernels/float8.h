@@ -11,7 +11,7 @@ struct Float8Format {
   int exponent_bits;
   bool is_signed;
 
-  // f32's exponent of what code 8 (the least normal one) stands for, less 1.
+  // f32's exponent of the value of code 8 (the least normal one), less 1.
   COMPACT_HOST_DEVICE constexpr uint32_t shift() const { return 127u - (1u << exponent_bits); }
   COMPACT_HOST_DEVICE constexpr uint32_t most() const { return (8u << exponent_bits) - 1; }
   // Codes of the least normal number and below count in steps of 1 / steps().

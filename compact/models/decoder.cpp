@@ -26,7 +26,7 @@ at::Tensor Decoder::append(std::span<const int64_t> ids) {
                   ", is ", id);
   }
   const bool far = model_.is_far(length() + more);
-  if (far != far_) cache_.truncate(0);  // what is kept was read otherwise
+  if (far != far_) cache_.truncate(0);  // the cache is of other rotary tables
   far_ = far;
   std::vector<int64_t> fresh(ids_.begin() + cache_.length(), ids_.end());
   fresh.insert(fresh.end(), ids.begin(), ids.end());

@@ -10,8 +10,8 @@
 
 namespace compact {
 
-// Where tokens of long sequences are read otherwise, what is kept is made again when the sequence
-// becomes long.
+// Where a model reads long sequences by other rotary tables, the cache is computed again when the
+// sequence becomes long.
 class Decoder {
  public:
   // For one sequence of up to `capacity` tokens; the cache takes 2 * layers * capacity * key/value

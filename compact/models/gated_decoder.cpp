@@ -11,8 +11,8 @@ namespace compact {
 namespace {
 
 // How many zeros follow `intermediate`: rows of gate and of up, columns of down, on every device
-// alike. Matrix units read rows of a multiple of 16 bytes. A file's one tensor of gate and up shows
-// no gap between the two, so that there are none then.
+// alike. Matrix units read rows of a multiple of 16 bytes. None where a file has one tensor of gate
+// and up, which leaves no gap between the two.
 BlockShape with_zeros(BlockShape shape) {
   if (shape.gate_up_parts > 1) shape.zeros = (8 - shape.intermediate % 8) % 8;
   return shape;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network that says which token comes next: what decoders share. A model adds its parameters, its
-// parts (the last one is the norm before the head) and what the first part reads.
+// A network that predicts the next token: the common part of decoders. A model adds its parameters,
+// its parts (the last one is the norm before the head) and the input of the first part.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,7 +56,7 @@ class LanguageModel : public Network {
   void finish_parameters(bool tied);
   // Logits l become softcap tanh(l / softcap).
   void cap_logits_at(double softcap) { softcap_ = softcap; }
-  // The same once all parts are there.
+  // To be called once all parts are there.
   void finish_parts();
 
  private:

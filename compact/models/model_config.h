@@ -23,10 +23,10 @@ struct TokenIds {
   int64_t vocabulary = 0;  // 0: it reads no tokens
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // none, one or several
-  std::optional<int64_t> pad;  // whose embedding is not trained by what reads it
+  std::optional<int64_t> pad;  // its embedding gets no gradient as an input
 };
 
-// The causal attention of a decoder, as far as runs tell of it.
+// The causal attention of a decoder, as far as runs report it.
 struct AttentionShape {
   int64_t head_dim = 0;  // 0: there is none
   double dropout = 0;    // of its probabilities
@@ -64,9 +64,9 @@ class ModelConfig {
   virtual std::unique_ptr<ModelConfig> clone() const = 0;
 
   virtual ModelShape shape() const = 0;
-  // Takes of a shape what data and options may decide of such a model: a vocabulary with the ids of
-  // its own, labels, sizes of images, dropout; a longer sequence where it can have one. The caller
-  // begins with shape() and changes that: what shape() gives changes nothing.
+  // Takes from `shape` what data and options may decide: a vocabulary with the ids of its own,
+  // labels, sizes of images, dropout; a longer sequence where the model can have one. The caller
+  // changes the result of shape(), which unchanged has no effect.
   virtual void fit(const ModelShape& shape) = 0;
   // Becomes the smallest model that has a segment of each kind that this one has.
   virtual void shrink() {}

@@ -99,7 +99,7 @@ json to_object(RopeConfig rope) {
 RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_positions) {
   std::optional<RopeConfig> found;
   std::optional<double> theta, partial;
-  // The object's own keys hold, as in transformers 5.
+  // The object's own keys take precedence, as in transformers 5.
   const auto take = [](const ConfigKeys& from, const char* key, std::optional<double>& value) {
     if (from.find(key)) value = from.number(key, 0);
   };

@@ -17,8 +17,8 @@ struct RopeForm {
   bool phi3 = false;
 };
 
-// From rope_scaling, rope_parameters and what lies beside them. InputError on what is given twice
-// and differs, on another type and on a key that does not belong to the type.
+// From rope_scaling, rope_parameters and the keys beside them. InputError on keys given twice with
+// different values, on another type and on a key that does not belong to the type.
 RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_positions);
 
 // Adds what transformers 4 and 5 read.

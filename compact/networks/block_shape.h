@@ -13,8 +13,8 @@
 
 namespace compact {
 
-// Type, name, value where nothing is said, and the kinds of blocks that have it. "Elsewhere" is in
-// files and in other programs.
+// Type, name, default value, and the kinds of blocks that have it. "Elsewhere" is in files and in
+// other programs.
 #define COMPACT_BLOCK_FIELDS(X)                                                                 \
   X(int64_t, hidden, 0, kEvery)                                                                 \
   X(int64_t, intermediate, 0, kEvery)                                                           \
@@ -55,7 +55,7 @@ struct BlockShape {
 BlockShape block_shape(int64_t hidden, int64_t intermediate, int64_t heads, int64_t kv_heads,
                        int64_t head_dim);
 
-// The first field in which what is written, `a`, and what is read back differ, with both values.
+// The first field in which `a`, as written, and `b`, as read back, differ, with both values.
 std::string difference(const BlockShape& a, const BlockShape& b);
 
 // The shape of a block of this kind (gated, pre_norm, post_norm) from numbers by these names, flags

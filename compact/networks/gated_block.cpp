@@ -48,8 +48,8 @@ void add_gated_block(Network::Part& b, const std::string& name, const Policy& po
   // where norms of heads read it, or where there is no rotation.
   const Slot qkv = slot("attn.qkv", Role::kQkv, (heads + 2 * kv_heads) * d), none = {};
   b.add_linear(l.qkv, s.rope && !s.head_norms ? none : qkv);
-  // Norms of the whole width leave queries and keys near 1 beside values of any size, so that a
-  // codec would round these by the steps of those: what is held is the product, and these are
+  // Norms of the whole width leave queries and keys near 1 beside values of any size, and a codec
+  // would round the former by steps of the latter's size: so the product is held, and these are
   // rebuilt.
   const Slot read = !s.head_norms   ? qkv
                     : s.whole_norms ? none

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network with its loss: what training, plans, probes and checkpoints ask of every model.
+// A network with its loss: the interface of every model for training, plans, probes, checkpoints.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,7 +49,7 @@ struct PassReport : SegmentReport {
   int64_t all_saved_bytes() const { return saved_bytes + plain.stored(); }
 };
 
-// How a network does on a batch, without a graph.
+// The results of a network on a batch, without a graph.
 struct Score {
   double loss = 0;      // sum over targets
   int64_t targets = 0;  // those that are not ignored

@@ -33,7 +33,7 @@ class Reduction {
   // All gradients are whole: those of vectors are summed as one tensor. Afterwards every rank has
   // the sums of parameters without an owner, owners those of their own; all others are released.
   void finish();
-  // A step is over, or has failed: nothing of it is kept.
+  // A step is over, or has failed: drops all of it.
   void begin_step();
 
  private:

@@ -57,8 +57,8 @@ struct SegmentSample {
 // A text of all that a segment's memory and time depend on: the same for segments that are alike.
 std::string signature(const SegmentInfo& info, const SegmentSample& sample);
 
-// Segments are alike where their slots, what their steps take, what they read and whether gradients
-// of it are asked for are the same.
+// Segments are alike where their slots, the bytes that their steps take, their inputs, and whether
+// a gradient of the input is asked for, are the same.
 class SegmentGroups {
  public:
   SegmentGroups() = default;

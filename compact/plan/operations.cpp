@@ -22,26 +22,26 @@ namespace {
 using c10::IValue;
 using Values = c10::ArrayRef<const IValue>;
 
-// Take memory, or show another tensor's; both cost no time.
+// Operations that take memory, or view another tensor's; both cost no time.
 constexpr std::string_view kNothing[] = {
     "empty",  "empty_like", "empty_strided", "new_empty",    "new_empty_strided",
     "resize", "resize_as",  "set",           "_unsafe_view", "requires_grad"};
-// Do not read what they write in place.
+// Operations that do not read what they write in place.
 constexpr std::string_view kOnlyWrite[] = {"copy",   "fill",      "zero",  "uniform",
                                            "normal", "bernoulli", "random"};
-// Read of their first operand what is selected.
+// Operations that read only what is selected of their first operand.
 constexpr std::string_view kSelect[] = {"embedding", "index_select", "gather", "index"};
-// Change in place what is selected.
+// Operations that change what is selected in place.
 constexpr std::string_view kChangeSelected[] = {"index_add", "index_put", "scatter_add", "scatter",
                                                 "index_copy"};
-// First sum over their operands, then read them again.
+// Operations that sum over their operands first, then read them again.
 constexpr std::string_view kReadTwice[] = {"native_batch_norm", "native_batch_norm_backward",
                                            "native_layer_norm_backward"};
 // Kernels that pack, unpack or project wherever they are called.
 constexpr std::string_view kCodecKernels[] = {
     "quantize", "dequantize", "bit_pack", "bit_unpack", "srht", "srht_transpose", "draw"};
 
-// Launch more than one kernel on CUDA.
+// Operations that launch more than one kernel on CUDA.
 constexpr std::pair<std::string_view, int64_t> kLaunches[] = {
     // Rows are sorted by the token that they are of, then summed.
     {"embedding_dense_backward", 15},

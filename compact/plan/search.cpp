@@ -102,8 +102,8 @@ const LayerProblem& BudgetSearch::problem(const Variant& v) {
   return problems_[key] = segment_problem(memory, names_, options);
 }
 
-// Over the chunks of the loss; ties go to the smaller peak. Sizes that cut it change nothing but
-// what the loss itself takes: where that is not what costs, smaller ones are not planned.
+// Over the chunks of the loss; ties go to the smaller peak. Sizes that cut it change only its own
+// memory: where that does not decide, smaller ones are not planned.
 std::optional<BudgetSearch::Candidate> BudgetSearch::best_chunk(Variant v, int64_t budget) {
   std::optional<Candidate> best;
   LayerProblem without_loss;  // of the size before, where it cuts
@@ -135,7 +135,7 @@ std::optional<BudgetSearch::Candidate> BudgetSearch::best_chunk(Variant v, int64
   return best;
 }
 
-// As few projected segments as will do.
+// The best candidate, with as few projected segments as fit.
 std::optional<BudgetSearch::Candidate> BudgetSearch::best(const Variant& level, int64_t budget) {
   Variant v = level;
   if (v.rank > 0) {

@@ -98,8 +98,8 @@ class BudgetSearch {
   std::optional<Candidate> below(Level& level, int64_t bytes);
   const Chosen& planned(const Candidate& candidate);
   Chosen planned_preset(const std::string& name);
-  // The presets that are for this network, as they are: those without loss, or the others that lose
-  // what may be given up, the least first.
+  // The presets for this network, unchanged: those without loss, or the others whose loss is
+  // allowed, the least first.
   const std::vector<Chosen>& presets(bool lossless);
   // The faster one of `found` (null: none) and of those that fit, where these can be better.
   const Chosen* better_preset(const Chosen* found, int64_t budget);

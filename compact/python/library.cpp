@@ -63,8 +63,8 @@ std::string moments_of(const std::string& policy) { return policy_of(policy).mom
 // 0: it is no number of bytes.
 int64_t bytes_of_text(const std::string& text) { return parse_bytes(text).value_or(0); }
 
-// A policy's budget for saved tensors: bytes, or a part of all that is saved; 0: it does not say
-// one.
+// A policy's budget for saved tensors: bytes, or a part of all saved bytes; 0: it has no such
+// budget.
 std::tuple<int64_t, double> slot_budget(const std::string& policy) {
   const ByteBudget budget =
       budget_of(Policy::parse(policy, "policy").slot("", Role::kHeavy).first());

@@ -35,22 +35,22 @@ int64_t planned_bytes();
 // From its making to stop() every allocation of meta tensors is recorded; one at a time.
 class StepTrace final : public torch::CustomClassHolder {
  public:
-  // `outside`: bytes that live before it and are none of the step's. Whether the operations of the
-  // step and the segments that run in it are remembered.
+  // `outside`: bytes that live before it and are none of the step's. `operations`, `segments`:
+  // whether those of the step are recorded.
   StepTrace(int64_t outside, bool operations, bool segments);
   ~StepTrace() override;
-  // From here on it is batch, forward, loss, backward, gradient norm or optimizer. Blocks tell of
-  // theirs themselves. Throws InputError on another name.
+  // From here on it is batch, forward, loss, backward, gradient norm or optimizer. Blocks record
+  // their own moments. Throws InputError on another name.
   void moment(const std::string& name);
   void gradient(const at::Tensor& gradient);
   void stop();
 
-  // The one that remembers the segments that run now; null: there is none.
+  // The trace that records segments now; null: there is none.
   static StepTrace* watching();
   SegmentGroups& groups() { return groups_; }
 
-  // Bytes of tensors, of all that lives: the most; of it gradients, what is saved for the backward
-  // pass, and the rest that was made in the step; at which moment.
+  // The most bytes of all tensors that live; of these, gradients, tensors saved for the backward
+  // pass, and the others that were made in the step; and at which moment.
   std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> peak() const;
   // On CUDA, what the caching allocator holds at the most, after `earlier` traces; else the peak.
   int64_t reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const;

@@ -10,7 +10,7 @@
 
 namespace compact {
 
-using Curve = std::vector<std::pair<double, double>>;  // what stands on the x axis, and the value
+using Curve = std::vector<std::pair<double, double>>;  // the place on the x axis, and the value
 
 // Text for HTML, in element content and in attributes.
 std::string html_escape(const std::string& text);

@@ -21,14 +21,14 @@ struct LoadedWeights {
 bool has_weights(const std::string& folder);  // or adapters beside those of another folder
 bool has_adapters(const std::string& folder);
 bool has_whole_weights(const std::string& folder);
-// The folder of the model that a folder's adapters were trained beside. Throws InputError where it
+// The folder of the model that a folder's adapters were trained with. Throws InputError where it
 // has no weights.
 std::string base_of(const std::string& folder, const AdapterFolder& adapters);
 // For a folder without readable weights: throws InputError where it has some in another format.
 void refuse_other_weights(const std::string& folder);
-// Copies them by name, whatever their type; what adapters add is added to them. Throws InputError
-// on a file with a wrong checksum, and on a tensor that has another shape, or is missing and may
-// not be new, and where whole weights stand beside adapters.
+// Copies the folder's weights by name, whatever their type, and adds its adapters' products. Throws
+// InputError on a file with a wrong checksum, on a tensor that has another shape, or is missing and
+// may not be new, and where whole weights lie beside adapters.
 LoadedWeights load_weights(Network& model, const std::string& folder);
 
 }  // namespace compact

@@ -58,7 +58,7 @@ struct Task {
 // How a task is opened.
 struct Opening {
   Progress progress = {};       // of reading training data
-  bool only_evaluates = false;  // these stay closed, and the model tells its classes
+  bool only_evaluates = false;  // training data stays closed, and the model has the classes
 };
 
 struct TaskInfo {

@@ -191,7 +191,7 @@ BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch
     PassReport first;
     gradient_of(some, noise, &first);
     held = network.codec_tensors(first);
-    // As passes on the whole batch tell.
+    // The elements of a pass on the whole batch.
     for (CodecTensor& t : held) t.elements *= batch.target.size(0) / some.target.size(0);
   }
   std::vector<AdaptiveTensor> tensors = adaptive_tensors(held);

@@ -26,16 +26,16 @@ class BitChooser {
   // 8 bits take no more than the step; on the whole batch where the network is not divisible().
   // Parameters have no gradient before and after; statistics of norms stay as they are. Where the
   // predicted variance of rounding is more than bits_guard times the gradient's own, the bits are
-  // raised until it is not, or under a budget that is said. Its own is that between the two halves
-  // of the batch; where this has none, between two draws of dropout, without dropout between the
-  // halves of its targets. Bits that do not fit, as `fits` says of their policy, are not taken: the
+  // raised until it is not; under a budget the line says so instead. The gradient's own variance is
+  // that between the two halves of the batch; where this has none, between two draws of dropout;
+  // without dropout, between the halves of its targets. Bits that `fits` refuses are not taken: the
   // same bytes may lie elsewhere at the peak. Where memory runs out before they are known, bits
   // stay as they were. Returns a line for the console.
-  // `latest`: what an earlier pass left, empty where there was none.
+  // `latest`: the report of an earlier pass, empty where there was none.
   std::string choose(Network& network, const StepInputs& batch, const PassReport& latest,
                      const std::function<bool(const std::string& bits)>& fits);
 
-  // The bits in force, a policy; empty: those of the policy. Giving them back sets the model.
+  // The bits in force, a policy; empty: those of the policy. restore() sets them in the network.
   const std::string& bits() const { return bits_; }
   void restore(Network& network, const std::string& bits);
 

@@ -44,7 +44,7 @@ int together(Group& group, const std::function<int()>& work) {
   };
   try {
     return work();
-  } catch (const GroupError& e) {  // of whom some hear nothing any more
+  } catch (const GroupError& e) {  // some ranks no longer answer
     if (const auto failure = group.failure()) throw LeftByAnother(*failure);
     leave(e, 3);
   } catch (const std::exception& e) {

@@ -49,8 +49,8 @@ class Plans {
   StepPlan plan(const Policy& policy, std::vector<Operation>* operations = nullptr) const;
   // The plan of the rank whose step takes the most, of the eight that are dealt the most.
   StepPlan heaviest(const Policy& policy) const;
-  // The same, and, where that passes the budget and the policy quantizes, of the same policy in the
-  // most bits that fit (8, 4, 2, 1), which it becomes; `note` says so.
+  // The plan of heaviest(). Where it passes the budget and the policy quantizes, the policy gets
+  // the most bits that fit (8, 4, 2, 1), and the plan is of these; `note` says so.
   StepPlan within_budget(Policy& policy, std::string& note) const;
 
   // The policy that --preset auto chooses for all ranks, with the plan of the heaviest. Throws

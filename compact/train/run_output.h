@@ -19,7 +19,7 @@ namespace compact {
 class RunOutput {
  public:
   // Clears the folder for a run that starts at its beginning and writes policy.txt,
-  // train_config.json and the task's files. `last_step` and `ends` as of MetricsWriter. Throws
+  // train_config.json and the task's files. `last_step`, `ends`: see MetricsWriter. Throws
   // InputError where that cannot be written. The folder must be this run's alone:
   // take_output_folder().
   RunOutput(const TrainConfig& config, const Task& task, const Policy& policy, int64_t last_step,
@@ -31,9 +31,9 @@ class RunOutput {
   void write_memory(const std::string& tables);
   // bits.policy, or a warning.
   void write_bits(const std::string& bits);
-  // Figures that wait, then checkpoint-<step>; then old ones beyond --save_total_limit are removed.
-  // Throws InputError where the checkpoint cannot be written. `why` ends the line on the console.
-  // The checkpoint's path. `other_parts`: of the other ranks, where they have any.
+  // Writes waiting figures and checkpoint-<step>, then removes those beyond --save_total_limit.
+  // Returns the checkpoint's path. Throws InputError where it cannot be written. `why` ends the
+  // line on the console. `other_parts`: of the other ranks, where they have any.
   std::string write_checkpoint(const RunState& state, const Network& model,
                                const Optimizer& optimizer, const std::string& why,
                                const OtherParts& other_parts = {});

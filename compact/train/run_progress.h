@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a run is: what its steps gave, counted as soon as it is read, and how long they took.
+// The progress of a run: the results of its steps, counted as soon as they are read, and times.
 #pragma once
 
 #include <chrono>

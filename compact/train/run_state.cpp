@@ -165,7 +165,7 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, in
     warnings.push_back(cat("--", option.name, " is ", now, ", was ", before,
                            ": from here on the run differs from an uninterrupted one"));
   }
-  // Up to 1 passes are summed before ranks, above that ranks before passes.
+  // Up to --zero 1 passes are summed before ranks, above that ranks before passes.
   if (ranks > 1 && before_state.ranks > 1 && config.gradient_accumulation_steps > 1 &&
       (old.zero > 1) != (config.zero > 1)) {
     warnings.push_back(cat("--zero is ", config.zero, ", was ", old.zero,
@@ -176,7 +176,7 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, in
                 "preset or policy differ from those of ", checkpoint,
                 " (policy.txt there): a resumed run keeps them");
   for (const auto& [key, before] : open.config.items()) {
-    // No part of the network; where they change the data, its checksum tells.
+    // These do not change the network; where they change the data, its checksum differs.
     if (key == "bos_token_id" || key == "eos_token_id") continue;
     if (key == "pad_token_id" && !before.is_null() && task.config.value(key, json()).is_null()) {
       warnings.push_back(cat("the model's pad_token_id was ", before.dump(),

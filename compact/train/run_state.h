@@ -32,7 +32,7 @@ RunState read_run_state(const std::string& checkpoint);
 
 // "2 threads, AVX512" or "CUDA": with others, sums end in other bits.
 std::string machine_of(at::Device device);
-// A line where that differs from what `state` says, which then says it.
+// Sets the machine of `state` to this one; returns a line where it was another.
 std::string take_over_machine(RunState& state, at::Device device);
 
 // Throws InputError where the run of the checkpoint had other settings that change its numbers,
@@ -49,8 +49,8 @@ Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
 
 // An XXH3 of a tensor's bytes.
 std::string digest_of(const at::Tensor& tensor);
-// Throws InputError where adapters are to go on beside other weights than those of `state`, which
-// says from then on which they are.
+// Throws InputError where adapters would go on with other base weights than those of `state`, and
+// notes in `state` which they are.
 void take_over_base(RunState& state, const Network& model, const std::string& checkpoint);
 
 // Loads weights and optimizer.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and SIGTERM as wishes that the training loop looks at.
+// Ctrl-C and SIGTERM as requests that the training loop checks.
 #pragma once
 
 namespace compact {

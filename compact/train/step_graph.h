@@ -31,8 +31,8 @@ class StepGraph {
   static void check(const TrainConfig& config, int64_t ranks, const Task& task,
                     const Policy& policy, const Optimizer& optimizer);
 
-  // Makes a whole step from the recording, and tells its results to `progress`. False: the step is
-  // not like the one recorded, or nothing is recorded yet, and the caller makes it. A step is
+  // Makes a whole step from the recording, and reports its results to `progress`. False: the step
+  // is not like the one recorded, or nothing is recorded yet, and the caller makes it. A step is
   // recorded when two like it came before it; one of another form releases the recording. The
   // optimizer must be prepared for it.
   bool run(const Network& network, Optimizer& optimizer, const StepSettings& settings,

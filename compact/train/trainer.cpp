@@ -22,7 +22,7 @@
 namespace compact {
 namespace {
 
-// Whether this process is to end, as a number whose sum over ranks tells how.
+// Whether, and how, this process is to end: as a number whose sum over ranks says so for all.
 constexpr int64_t kTerminate = int64_t{1} << 32;
 int64_t own_signal() {
   if (SignalScope::count() == 0) return 0;
@@ -149,7 +149,7 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   }
   const std::shared_ptr<Group> group =
       join_group(place, std::chrono::seconds(std::max<int64_t>(1, config.ddp_timeout)));
-  const SignalScope signals;  // until the run has let go of its folder
+  const SignalScope signals;  // until the run has released its folder
   return together(*group, [&] {
     check_run(config);
     TrainConfig taken = for_task(config);

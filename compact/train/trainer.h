@@ -23,7 +23,7 @@ struct TrainHooks {
   std::function<bool(int64_t attempts)> wait;
   // On the CPU, too, the results of a step are read late (step_results.h), as on a GPU.
   bool late_results = false;
-  // And steps are run again as one was recorded (step_graph.h), as under --cuda_graph on a GPU.
+  // Steps are replayed from a recording (step_graph.h), as under --cuda_graph on a GPU.
   bool replayed_steps = false;
   // Which of several processes this one is (`compact train` reads it from the environment).
   Place place = {};

@@ -163,7 +163,7 @@ bool ArchiveReader::next() {
       check_end();
       return false;
     }
-    // A warning is that a name is no UTF-8.
+    // Names that are not UTF-8 give a warning.
     if (status != ARCHIVE_OK && status != ARCHIVE_WARN) broken(path_);
     if (members_ == 0 && is_format(ARCHIVE_FORMAT_ZIP)) check_zip_end();
     COMPACT_CHECK(++members_ <= most_members_, path_, ": must have at most ", most_members_,

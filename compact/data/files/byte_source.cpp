@@ -71,7 +71,7 @@ class Decompressor : public ByteSource {
   [[noreturn]] void cut_short(const char* format) const {
     fail(file_.path(), ": ", format, " data is cut short after ", file_.consumed(), " bytes");
   }
-  // At the next byte that waits.
+  // Throws the InputError of a format at the next byte that was not read.
   [[noreturn]] void trailing(const char* format) const {
     fail(file_.path(), ": ", format, " data is corrupt at byte ",
          file_.consumed() - static_cast<int64_t>(count()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines and pictures of an input that cannot be read: the first is an error, or such are left out
-// and counted.
+// Counts items (lines, pictures) of an input that cannot be read and leaves them out, or makes the
+// first one an error.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,8 @@ class OddOnes {
       return false;
     }
   }
-  // To be called at the end of the file, with how many could be read: a line where others could
-  // not, or none. Throws InputError where these are more than 5 % of all, and than three or `good`.
+  // To be called at the end of the file; `good`: items that could be read. Returns a line about the
+  // others, or none. Throws InputError where these are above 5 % of all, and above min(3, good).
   std::string finish(int64_t good) const {
     if (count_ == 0) return {};
     constexpr int64_t kHandful = 3;

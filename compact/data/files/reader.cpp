@@ -38,7 +38,7 @@ bool next_block(DocumentFile& file, DocumentPiece& piece) {
   return true;
 }
 
-// A line is one, the string in one field of its object.
+// Each line is a document: the string in one field of its object.
 bool next_object(DocumentFile& file, DocumentPiece& piece) {
   for (int64_t before = file.lines.replaced(); file.lines.next(); before = file.lines.replaced()) {
     if (trim(file.lines.line()).empty()) continue;
@@ -107,7 +107,7 @@ std::vector<std::string> walked(const std::string& pattern) {
       if (entry->path().filename().string().starts_with('.')) {
         entry.disable_recursion_pending();
       } else {
-        take(top.empty() ? path.substr(2) : path);  // "./" is nobody's
+        take(top.empty() ? path.substr(2) : path);  // the path had no "./"
       }
     }
   }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Documents out of text files, streamed in constant memory. `.txt`: a file is a document, taken
 // byte by byte as it is but for a byte order mark. `.jsonl`: a line is a document, the string in
-// one field of its object; blank lines are skipped, a line may be up to 64 MiB, and invalid UTF-8,
-// which JSON does not allow, becomes U+FFFD and is counted. Either may also be `.gz`, `.xz` or
-// `.zst`. Where readers are strict that is an error, as lines are that are no such objects, NUL
-// and halves of pairs of surrogates; otherwise such lines are left out, and these become U+FFFD,
-// too.
+// one field of its object; blank lines are skipped, and a line may be up to 64 MiB. Either may also
+// be `.gz`, `.xz` or `.zst`. In `.jsonl`, invalid UTF-8, NUL and halves of pairs of surrogates
+// become U+FFFD and are counted, and lines that are no such objects are left out; where readers are
+// strict, each of these is an error.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ struct TextRules {
   size_t longest = size_t{1} << 26;            // bytes of a line
   enum { kOdd, kReplaced, kKept } nul = kOdd;  // of lines and blocks: replaced by U+FFFD
   bool strict = false;                         // invalid UTF-8 in a line is odd, not replaced
-  // Is shown every block of the file as it is read, the last is empty; may throw.
+  // Called with every block of the file as it is read, the last is empty; may throw.
   std::function<void(std::string_view block)> watch = {};
 };
 

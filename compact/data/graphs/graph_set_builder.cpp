@@ -18,7 +18,7 @@ void make_distinct(std::vector<int64_t>& values) {
   values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
-// `what`: of the values, in the message where this is none of them.
+// `what`: names the values in the message where `value` is none of them.
 int64_t place_in(const std::vector<int64_t>& sorted, int64_t value, const std::string& where,
                  const char* what) {
   const auto at = std::lower_bound(sorted.begin(), sorted.end(), value);

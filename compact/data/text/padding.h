@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the rows of a batch are whose samples are not equally long.
+// The length of the rows of a batch whose samples are not equally long.
 #pragma once
 
 #include <algorithm>

@@ -43,7 +43,7 @@ bool usable(const std::string& path, const Tokenizer& tokenizer) {
   }
 }
 
-// Where a cached one's Prepared stands: `replaced`, then a warning a line.
+// The file of a cached one's Prepared: `replaced`, then a warning a line.
 std::string warnings_of(const std::string& cached) { return cached + ".warnings"; }
 
 std::string cache_name(const std::vector<std::string>& files, const Tokenizer& tokenizer,

@@ -40,7 +40,7 @@ class Gathered {
   Gathered(const std::string& path, const PromptOptions& options)
       : path_(path), options_(options) {}
 
-  // `begin`: tokens of the prompt; `place` gives where the sample stands.
+  // `begin`: tokens of the prompt; `place` returns the sample's place in the file.
   template <class Place>
   void add(std::vector<uint32_t> all, int64_t begin,
            std::vector<std::pair<int64_t, int64_t>> silent, const Place& place) {
@@ -58,7 +58,7 @@ class Gathered {
       for (auto& [from, to] : silent) from -= lost, to -= lost;
     }
     const auto length = std::min(static_cast<int64_t>(all.size()), options_.max_length);
-    // The first token is nothing's next one.
+    // The first token is never a target.
     if (std::max<int64_t>(begin, 1) >= length ||
         (over > 0 && options_.truncation == Truncation::kDrop)) {
       count(dropped_);
@@ -197,7 +197,7 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
       if ((token & kSampleBegin) != 0) finish();
       const auto place = static_cast<int64_t>(ids.size());
       ids.push_back(static_cast<uint32_t>(token & (kSampleBegin - 1)));
-      if (place == 0) continue;  // nothing's next one
+      if (place == 0) continue;  // never a target
       const bool target = (token & kTarget) != 0;
       if (target && begin == 0) begin = place;
       if (target || begin == 0) continue;

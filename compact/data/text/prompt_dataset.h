@@ -33,20 +33,20 @@ struct PromptOptions {
   bool strict = true;  // a row that cannot be read is an error; else a warning counts such
 };
 
-// Samples of a .jsonl file (or a .csv or .tsv file with a header), perhaps compressed. As TRL's
-// SFTTrainer does it: prompt and completion are encoded as one text, of which the tokens that the
-// prompt alone has too are its prompt. A text that begins with `begin` itself, or ends with what
-// ends one, gets no second. What is beyond max_length is cut from the end, the end of text first;
-// or from the start of the prompt, but for what stands before it, as long as there is some; or the
-// sample is dropped. Other than there, a token across the border of the two counts as completion,
-// and samples without any completion left are dropped. Warnings count all of these, and name the
-// first. Throws InputError with path, line and rule, also where no sample is left, and where an
-// `instruction` is read without the `input` beside it.
+// Samples of a .jsonl file (or a .csv or .tsv file with a header), perhaps compressed. As in TRL's
+// SFTTrainer, prompt and completion are encoded as one text; its first tokens that the prompt alone
+// has too are the prompt. `begin` and the end of text are not added to a text that has them. Tokens
+// beyond max_length are cut from the end, the end of text first; or from the start of the prompt,
+// but not from `begin`, as long as there is some; or the sample is dropped. Unlike in TRL, a token
+// across the border of prompt and completion counts as completion, and samples without any
+// completion left are dropped. Warnings count all of these, and name the first. Throws InputError
+// with path, line and rule, also where no sample is left, and where an `instruction` is read
+// without the `input` beside it.
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                            const PromptOptions& options = {});
 
-// Samples of a token file of samples, whose tokens are as they stand there; of the options only
-// length and truncation count, and how many of the tokens of `begin` a sample keeps that is cut at
+// Samples of a token file of samples, with the tokens as stored. Options that take effect: length,
+// truncation, and the length of `begin`: so many first tokens are kept of a sample that is cut at
 // its start. Throws InputError with path and rule, also on a file of text.
 PromptSamples read_token_samples(const std::string& path, const Tokenizer& tokenizer,
                                  const PromptOptions& options = {});

@@ -50,8 +50,8 @@ class ColumnRows {
     return true;
   }
 
-  // Where the row has gone on beyond its first line, perhaps a quote there is not closed, and rows
-  // are within it.
+  // Where the row continues beyond its first line, perhaps a quote there is not closed, and other
+  // rows are within it.
   [[noreturn]] void refuse(const std::string& message) const {
     if (lines_.where() == where_) throw OddOne(message);
     fail(message, "; the record begins at ", where_.substr(lines_.path().size() + 2),
@@ -134,7 +134,7 @@ class ColumnRows {
     }
   }
 
-  // Within quotes, where the file must go on.
+  // Goes to the next line within quotes, of which there must be one.
   void go_on() {
     bool any = true;
     try {

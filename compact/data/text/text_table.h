@@ -40,18 +40,18 @@ class TextTable {
   // names() lacks one, or has it twice.
   void choose(const std::vector<std::string>& names);
 
-  // One more column for next(), the last, where a row may have it: in a .jsonl file any row may.
-  // False, and no column, where none does.
+  // Adds a last column to next() where a row may have it: in a .jsonl file any row may. Returns
+  // false, and adds none, where no row has it.
   virtual bool choose_also(const std::string& name);
 
-  // No later row of a .jsonl file may have this field, which the first has not.
+  // Makes it an error if a later row of a .jsonl file has this field, which the first lacks.
   void refuse(const std::string& name) { refused_ = name; }
 
-  // Whether a text that reads as a number is none.
+  // Whether cells have types, so that a text of digits is not a number.
   virtual bool typed() const { return false; }
 
-  // The next row's cells; false after the last. Throws OddOne with path, line and rule on a row
-  // that is none, after which the next one can be read, and InputError on what ends the file.
+  // The next row's cells; false after the last. Throws OddOne with path, line and rule on a broken
+  // row, after which the next one can be read, and InputError where no further row can be read.
   virtual bool next(std::vector<TableCell>& cells) = 0;
   // "PATH: line 3", to begin a message about the row.
   virtual std::string where() const = 0;
@@ -60,7 +60,7 @@ class TextTable {
 
  protected:
   explicit TextTable(std::string path) : path_(std::move(path)) {}
-  // Throws the first of odd_, which it takes out.
+  // Takes the first error out of odd_ and throws it.
   void say_odd();
   // Notes what was replaced in the row, of `now` places so far.
   void note_replaced(int64_t now) { replaced_.add(now - std::exchange(noted_, now), where()); }

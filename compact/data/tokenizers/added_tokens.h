@@ -23,7 +23,7 @@ struct AddedToken {
   bool lstrip = false, rstrip = false;  // takes the white space before it, after it
 
   bool operator==(const AddedToken&) const = default;
-  // Whether it begins or ends with a letter, a digit or what is not ASCII.
+  // Whether it begins or ends with a letter, a digit or a character that is not ASCII.
   bool touches_letters() const;
 };
 

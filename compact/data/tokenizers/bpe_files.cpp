@@ -61,7 +61,7 @@ std::vector<ByteBpe::Merge> merges_of_lines(std::string_view text, const std::st
   return merges;
 }
 
-// Without the files beside.
+// The end of text by the tokenizer's own file.
 std::optional<uint32_t> own_end(const std::vector<AddedToken>& added) {
   for (const char* const name : kEnds) {
     for (const AddedToken& token : added) {
@@ -73,7 +73,7 @@ std::optional<uint32_t> own_end(const std::vector<AddedToken>& added) {
   return std::find_if(added.begin(), added.end(), special)->id;
 }
 
-// Adds what the files beside say to parts whose own tokens are known.
+// Adds what the other files say to parts whose own tokens are known.
 void take_roles(const TokenRoles& roles, BpeParts& parts, const std::string& where) {
   const std::optional<uint32_t> own = own_end(parts.added);
   for (const AddedToken& token : roles.add_to(parts.vocabulary, parts.added, where)) {
@@ -89,7 +89,7 @@ void take_roles(const TokenRoles& roles, BpeParts& parts, const std::string& whe
   if (end && end != own) parts.beside += cat("end=", *end);
 }
 
-// Settings of a model that must be as they are where nobody asked for them.
+// Refuses other settings of a model, and values that change what is computed.
 void refuse_others(const json& model, const std::string& where) {
   allow_keys(model,
              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",

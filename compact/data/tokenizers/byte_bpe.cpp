@@ -148,7 +148,7 @@ void ByteBpe::merge(std::string_view word, Scratch& scratch, std::vector<uint32_
     Symbol& left = symbols[static_cast<size_t>(best.at)];
     if (!left.alive || left.next < 0) continue;
     Symbol& right = symbols[static_cast<size_t>(left.next)];
-    // The two may have changed since; what they would become now tells.
+    // The two symbols may have changed since: compares what they would become now.
     const Rule* const now = rule(left.token, right.token);
     if (!now || now->token != best.token) continue;
     left.token = best.token;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte pair encoding of words of bytes or of characters (Sennrich et al., arXiv 1508.07909; GPT-2):
-// of all neighbours that a merge is known for, the pair of the first merge becomes one, the
-// leftmost of several, until none is left. O(n log n) for a word of n bytes.
+// while neighbours have a merge, the pair that is first in the list of merges becomes one symbol,
+// the leftmost of several. O(n log n) for a word of n bytes.
 #pragma once
 
 #include <cstdint>

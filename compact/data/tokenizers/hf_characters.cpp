@@ -18,7 +18,7 @@ struct Range {
   char32_t first, last;
 };
 
-// From the Unicode character database: what 15.1, 16.0 (and 17.0) have and 15.0 has not.
+// From the Unicode character database: letters of 15.1, 16.0 (and 17.0) that 15.0 lacks.
 constexpr Range kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},

@@ -101,7 +101,7 @@ std::string sentencepiece_json(const sentencepiece::SentencePieceProcessor& mode
   }
   if (settings.marks_spaces) normalizers.push_back(replace({{"String", " "}}, kMark));
   if (prefix == Metaspace::Prefix::kAlways) {
-    // Metaspace puts none before a text that begins with a mark.
+    // Metaspace puts no mark before a text that begins with one.
     normalizers.push_back(replace({{"Regex", "\\A\u2581"}}, "\u2581\u2581"));
   }
   if (prefix != Metaspace::Prefix::kNone) {

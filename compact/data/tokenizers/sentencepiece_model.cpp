@@ -120,7 +120,7 @@ class DoubleArray {
  private:
   static constexpr uint32_t kLabel = 0x800000FF;
   static constexpr int kUnseen = -1, kOnPath = -2;
-  // The library has place for so many values on the way of one text.
+  // The most values on the path of one text for which the library has room.
   static constexpr int kMostValues = 32;
 
   struct Place {
@@ -142,7 +142,7 @@ class DoubleArray {
     return {};
   }
 
-  // `below`: the most values on a way from a child on.
+  // `below`: the most values on a path from a child.
   std::string add(Place& place, int below) const {
     const int own = (units_[place.at] >> 8 & 1) != 0 ? 1 : 0;
     place.values = std::max(place.values, own + below);

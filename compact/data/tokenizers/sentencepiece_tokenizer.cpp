@@ -145,7 +145,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (id < 0) return;
       config[role] = nlohmann::json(*vocabulary_.token(static_cast<uint32_t>(id))).dump();
     };
-    // An ordinary piece `transformers` would look for in texts.
+    // An ordinary piece is not named: `transformers` would look for it in texts.
     const bool added = std::ranges::find(added_, end_, &AddedToken::id) != added_.end();
     if (added || static_cast<int64_t>(end_) == processor_.eos_id()) name("eos_token", end_);
     name("bos_token", processor_.bos_id());
@@ -179,7 +179,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return hash;
   }
 
-  // Whether what comes before a text is as the model itself has it.
+  // Returns whether the prefix of texts is the model's own.
   bool load(const std::string& name) {
     check_sentencepiece_model(files_[kName], path_);
     const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path_);

@@ -7,7 +7,7 @@
 namespace compact {
 namespace {
 
-constexpr size_t kMost = size_t{1} << 20;  // cut at any price
+constexpr size_t kMost = size_t{1} << 20;  // cut anywhere
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 

@@ -41,10 +41,10 @@ class TokenRoles {
   // The class as which transformers reads a tokenizer.json in the folder.
   const TokenizerClass& tokenizer_class() const { return class_; }
 
-  // Puts the tokens that the files beside add into `vocabulary`, and what is looked for in a text
-  // into `added`, as a tokenizer.json's own; gives those put in or changed: how a listed token is
-  // looked for goes before what tokenizer.json says of it. One that only fills batches up, is not
-  // in the vocabulary and would be the last is left out.
+  // Adds the tokens of the other files to `vocabulary`, and those that are looked for in texts to
+  // `added`, as a tokenizer.json's own; returns those added or changed. The way in which a listed
+  // token is looked for overrides that of tokenizer.json. A token that only fills up batches, is
+  // not in the vocabulary and would be the last is left out.
   std::vector<AddedToken> add_to(Vocabulary& vocabulary, std::vector<AddedToken>& added,
                                  const std::string& where) const;
 
@@ -56,7 +56,7 @@ class TokenRoles {
   std::optional<uint32_t> end(const Vocabulary& vocabulary,
                               const std::vector<AddedToken>& added) const;
   // A line for each id of the stops that `vocabulary` lacks, and one where `end` is no token of
-  // `added`, so that it is within texts, too.
+  // `added`, so that it is found in texts, too.
   std::vector<std::string> warnings(const Vocabulary& vocabulary,
                                     const std::vector<AddedToken>& added, uint32_t end) const;
 

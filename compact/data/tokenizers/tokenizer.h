@@ -43,7 +43,7 @@ class Tokenizer {
   // U+FFFD first. Takes memory in proportion to `text`: StreamEncoder does not. Safe to call from
   // several threads at once.
   virtual std::vector<uint32_t> encode(std::string_view text) const = 0;
-  // The text of `tokens`; end of text gives nothing, unless it is a piece of texts as others are.
+  // The text of `tokens`; end of text gives nothing, unless it is an ordinary piece of texts.
   // Throws InputError on an id >= vocabulary().
   virtual std::string decode(std::span<const uint32_t> tokens) const = 0;
 

@@ -100,8 +100,8 @@ std::string string_at(const json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// Without what says nothing: settings of offsets, and those with the value that they have where
-// they are missing.
+// Without settings that change nothing: those of offsets, and those with the value that they have
+// by default.
 json without_usual(json value) {
   if (value.is_array()) {
     for (json& part : value) part = without_usual(std::move(part));
@@ -178,7 +178,7 @@ class Rebuilt {
   }
 
  private:
-  // `tokens`: it says something of the tokens of a text.
+  // `tokens`: the key affects the tokens of a text.
   void put(const char* key, json value, bool tokens = true) {
     if (without_usual(root_.value(key, json())) == without_usual(value)) return;
     if (tokens) changes_ += cat(" ", key, "=", value.dump());

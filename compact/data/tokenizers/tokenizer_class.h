@@ -51,7 +51,7 @@ Metaspace::Prefix sentencepiece_prefix(const TokenizerClass& of, bool own, bool 
                                        const std::string& where);
 
 // Turns a tokenizer.json, parsed by parse_tokenizer_json, into what the folder's class makes of it;
-// gives what that changed of the tokens, "" for nothing. Throws InputError where the class makes a
+// returns the changes that affect tokens, "" for none. Throws InputError where the class makes a
 // model of another type, takes tokens that the vocabulary lacks, or is not known here.
 std::string rebuild_tokenizer_json(nlohmann::json& root, const TokenRoles& roles,
                                    const std::string& where);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a Hugging Face tokenizer.json that tokenizers of all models share. What such a file
-// asks for that we do not do is an InputError that names it.
+// The parts of a Hugging Face tokenizer.json that tokenizers of all models share. A feature that is
+// not supported here is an InputError that names it.
 #pragma once
 
 #include <initializer_list>

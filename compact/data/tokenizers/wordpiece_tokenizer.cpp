@@ -23,7 +23,7 @@ using nlohmann::json;
 const char* const kSpecial[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
 const char* const kRoles[] = {"pad_token", "unk_token", "cls_token", "sep_token", "mask_token"};
 
-// English put together again, as the decoder of that library does: on each token, with its space.
+// Joins English words as the decoder of that library does: on each token, with its space.
 std::string cleaned(std::string token) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},

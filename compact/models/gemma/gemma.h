@@ -37,7 +37,7 @@ struct GemmaConfig {
   double initializer_range = 0.02;
   std::optional<int64_t> bos_token_id = 2;
   std::vector<int64_t> eos_token_ids = {1};
-  std::optional<int64_t> pad_token_id = 0;  // whose embedding is not trained by what reads it
+  std::optional<int64_t> pad_token_id = 0;  // its embedding gets no gradient as an input
 
   TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids, pad_token_id}; }
   bool operator==(const GemmaConfig&) const = default;

@@ -45,7 +45,7 @@ void keys_of(ConfigRows& rows, Gpt2Config& c) {
   rows.flag("tie_word_embeddings", c.tie_word_embeddings);
   rows.token("bos_token_id", c.bos_token_id);
   rows.tokens("eos_token_id", c.eos_token_ids);
-  // The class writes GPT-2's own into smaller models too, where they are none.
+  // transformers writes GPT-2's own id into smaller models too, whose vocabularies lack it.
   const int64_t own = *Gpt2Config().bos_token_id;
   if (rows.reads() && c.vocab_size <= own) {
     if (c.bos_token_id == own) c.bos_token_id.reset();

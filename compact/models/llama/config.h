@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape of a decoder of LLaMA's kind (Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite); what is
-// not of its blocks in the words of Hugging Face's `config.json`. Plain data.
+// The shape of a decoder of LLaMA's kind (Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite), with the
+// settings outside of blocks as Hugging Face's `config.json` names them. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct LlamaConfig {
   double initializer_range = 0.02;
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;   // none, one or several
-  std::optional<int64_t> pad_token_id;  // whose embedding is not trained by what reads it
+  std::optional<int64_t> pad_token_id;  // its embedding gets no gradient as an input
 
   bool turns(int64_t layer) const {
     return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)];

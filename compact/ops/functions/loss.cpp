@@ -24,7 +24,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// A multiple of 64, since matrix products like that. On a GPU few launches count for more than
+// A multiple of 64, for which matrix products are fast. On a GPU few launches count for more than
 // bytes do.
 int64_t automatic_chunk(int64_t vocabulary, c10::DeviceType device) {
   const int64_t logits = int64_t{1} << (device == c10::kCUDA ? 27 : 24);

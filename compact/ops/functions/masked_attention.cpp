@@ -83,7 +83,7 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedA
     scores.masked_fill_(place.gt(query), kNever);
     if (how.window > 0) scores.masked_fill_(place.le(query.sub(how.window)), kNever);
     if (how.window > 0 && how.lengths.defined()) {
-      // Padding far behind a sample attends to nothing: zeros, as in torch's own attention.
+      // Padding far after a sample attends to nothing: zeros, as in torch's own attention.
       const at::Tensor none =
           query.sub(how.window).ge(c.samples_of(how.lengths).view({-1, 1, 1, 1}) - 1);
       return at::_softmax(scores, -1, false).masked_fill_(none, 0);

@@ -15,7 +15,7 @@ namespace {
 struct TokenRange {
   int64_t row, begin, end;
 
-  // Its tokens of t [batch, heads, sequence, dim], a view.
+  // The range's tokens of t [batch, heads, sequence, dim], a view.
   at::Tensor of(const at::Tensor& t) const {
     return t.narrow(0, row, 1).narrow(2, begin, end - begin);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention range by range: of sequences that lie one behind the other in a row of a batch,
-// or behind padding. Each is computed by itself, so that its bits depend on nothing beside it.
+// Causal attention range by range: of sequences that follow one another in a row of a batch, or
+// follow padding. Each is computed by itself, so that its bits depend on nothing beside it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -78,7 +78,7 @@ class CpuProbe {
 };
 
 // While it lives, the counting allocator calls `see` with the bytes of each CPU tensor of this
-// thread before it allocates them. What `see` throws leaves the operation that asked.
+// thread before it allocates them. An exception of `see` ends the operation that allocates.
 class WatchAllocations {
  public:
   explicit WatchAllocations(FunctionRef<void(int64_t)> see);

@@ -45,7 +45,7 @@ class Policy {
   // The same for the lines that a preset has, too: a text may be a preset with some lines changed.
   // from_file() has done it.
   void make_copies_general();
-  // Lines of `other` come after, and so above, the ones here.
+  // Appends the lines of `other`, which override the ones here.
   void append(const Policy& other);
 
   // The treatment of a name; where no line matches: keep, full, and an empty name for moments.

@@ -24,7 +24,7 @@ struct HeldTensor::Memory {
   int64_t bytes = 0;
   std::shared_ptr<LiveBytes> live;
   size_t row = 0;  // of the report: of the operation that saved it first
-  // All readers so far are Reads::kNearBeside or kShape: may be rounded once another reader is.
+  // All readers so far are Reads::kNearBeside or kShape: rounded once another reader allows it.
   bool may_round = false;
   ~Memory() {
     if (live) live->add(-bytes);

@@ -8,7 +8,7 @@
 
 namespace compact {
 
-// Bytes that are held for graphs that live: of one pass, and above it of all passes of a scope.
+// Bytes held for graphs that are alive: of one pass, and, as its parent, of all passes of a scope.
 class LiveBytes {
  public:
   explicit LiveBytes(std::shared_ptr<LiveBytes> above = nullptr) : above_(std::move(above)) {}

@@ -88,13 +88,13 @@ TapeNodePtr OpTape::node_of(const at::Tensor& t) {
   const auto known = index_.find(key_of(t));
   if (known != index_.end() && !known->second->weak.expired()) {
     const TapeNodePtr& n = known->second;
-    // NumPy has it, or it was written by what is no operation.
+    // NumPy may share its memory, or code other than operations wrote it.
     const bool exported = n->record && !t.storage().resizable();
     const bool resized = static_cast<int64_t>(t.storage().nbytes()) != n->bytes;
     if (n->writing || (!exported && !resized && n->is_unwritten())) {
       n->watch(t);
       if (leaf && named_ && !n->free && n->count == 0) n->external = n->leaf = true;
-      // Its function gave it its gradient, and may have written it unseen.
+      // An autograd function gave it its gradient, and may have written it unseen.
       const bool given = t.requires_grad() && !t.is_leaf() && !n->grad && n->is_of_function();
       if (given && n->mode != TapeNode::Mode::kRecipe) n->record = nullptr;
       return n;
@@ -168,7 +168,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     c10::SmallVector<Geometry, 1> parts;
   };
   c10::SmallVector<Written, 2> writes;
-  // Returns what the record has in its place.
+  // Notes an input; returns the tensor that stands for it in the record.
   const auto input = [&](const at::Tensor& t, size_t argument, int element) -> at::Tensor {
     if (!t.defined()) return {};
     if (!is_plain(t)) {
@@ -179,7 +179,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     const bool ignored =
         statistics && (argument == rule.statistics->mean || argument == rule.statistics->mean + 1);
     if (record && !record->heavy && t.numel() == 0 && !rule.written[argument]) {
-      // As a cache before its first tokens: it may be gone by then, and another one is the same.
+      // Such as a cache before its first tokens, which may be gone later: another one is the same.
       const Unseen unseen;
       call->inputs.push_back(t);
       return at::empty_strided(t.sizes(), t.strides(), t.options());
@@ -195,7 +195,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     }
     if (!record || ignored) return {};
     call->trained |= t.requires_grad();
-    // An optimizer may update inside the backward pass what no gradient goes through any more.
+    // An optimizer may update it inside the backward pass, since no gradient goes through it.
     if (node->grad && !t.requires_grad()) runs_again = false;
     if (node->stream != stream_of(t.device())) runs_again = false;
     record->traffic += t.numel() * static_cast<int64_t>(t.element_size());
@@ -426,11 +426,11 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
   if (how.limit) {
     const std::optional<int64_t> needed = rebuild_->recipe_bytes(*n, record_of(*n), how.need);
     if (!needed || *needed >= *how.limit) {
-      n->saved_before = true;  // who saves it next counts nothing more
+      n->saved_before = true;  // so that its next save counts no bytes
       return std::nullopt;
     }
   }
-  // Codes are of values, not of what else their bits may be.
+  // Codecs encode values, not what else their bits may mean.
   Need need = is_read_in_parts(Geometry::of(t), *n) ? how.need : Need::kExact;
   if (how.codes.codec()) {
     const bool all = t.is_non_overlapping_and_dense() &&
@@ -447,7 +447,7 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
       n->coded = t.scalar_type();
     }
   }
-  // Its codes, where others had it encoded or could not have, keep no signs.
+  // Codes that were chosen for other readers, or that it cannot have, do not keep signs.
   if (need == Need::kSigns && !(n->coded_bytes >= 0 && n->how == how.codes)) need = Need::kExact;
   rebuild_->add_row(how.row);
   const bool shared = n->saved || n->saved_before;

@@ -50,11 +50,11 @@ class OpTape {
   OpTape(RebuildOptions options, std::shared_ptr<LiveBytes> live, ParameterOf parameter);
 
   struct Call;
-  // One operation of this thread, from its arguments to its results; null where nothing is to be
-  // noted of it.
+  // One operation of this thread, from its arguments to its results; null where it need not be
+  // recorded.
   std::unique_ptr<Call> begin(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
   void end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> results);
-  // A result whose operations were not seen.
+  // Records a result whose operations were not seen.
   void note_made(const at::Tensor& t);
   // Operations between these calls are never run again: they are inside a user's function.
   void begin_opaque() { ++opaque_; }
@@ -73,16 +73,16 @@ class OpTape {
     Need need = Need::kExact;
     std::optional<int64_t> limit = {};  // what others need to hold it; the recipe must need less
   };
-  // Holds what autograd saves, or a recipe of it; nullopt: that is for others to do.
+  // Holds a tensor that autograd saves, or a recipe of it; nullopt: the caller must hold it.
   std::optional<Saved> save(const at::Tensor& t, const Saving& how);
   // Whether it is held, or can be rebuilt, for a reader that takes rounded values, and costs less
   // than `bytes` more.
   bool has_near(const at::Tensor& t, int64_t bytes);
-  // Whether the operations that made `t` give at most two values, which a tensor without memory
-  // cannot be asked.
+  // Whether the operations that made `t` give at most two values; a tensor without memory cannot be
+  // inspected.
   bool has_two_values(const at::Tensor& t) const;
   Rebuild::Row row(size_t row) const;
-  // Rebuild's, of what was saved until now.
+  // Rebuild::keep_within(), for the tensors saved so far.
   bool keep_within(int64_t budget);
   int64_t span() const;
   uint64_t calls() const;  // until now
@@ -96,7 +96,7 @@ class OpTape {
                   c10::ArrayRef<Geometry> written);
   bool makes_two_values(const Call& call) const;
   void sweep();
-  // How the tensor is made; of a result of the operation that runs: of that operation.
+  // The record of the operation that makes the tensor, also while that operation runs.
   std::shared_ptr<const Record> record_of(const TapeNode& n) const;
 
   std::shared_ptr<Rebuild> rebuild_;

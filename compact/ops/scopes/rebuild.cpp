@@ -115,7 +115,7 @@ std::shared_ptr<HeldStorage> Rebuild::own(c10::Storage storage) const {
 
 void Rebuild::keep_original(TapeNode& n) {
   n.memory = original(n);
-  // The part of memory made elsewhere that this tensor shows.
+  // Memory made elsewhere counts only as far as this tensor shows it.
   const int64_t bytes = n.external ? std::min(n.geometry.bytes(), n.bytes) : n.bytes;
   n.held_bytes = n.memory || n.free ? 0 : bytes;
   if (!n.memory) {
@@ -229,7 +229,7 @@ std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n,
   return again.bytes;
 }
 
-// Its codes, or what it is held as in their place, follow from what readers need now.
+// Holds the node in the form that its readers need now, codes or another.
 void Rebuild::hold_again(TapeNode& n) {
   row_ = n.row;
   if (n.mode == TapeNode::Mode::kRecipe) {
@@ -277,7 +277,7 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need ne
   }
 }
 
-// A recipe that takes rounded values of it, made just now, came first.
+// Makes the node exact: recipes made before take rounded values of it.
 void Rebuild::hold_exactly(TapeNode& n) {
   if (roots_of(n).empty()) return;
   if (n.mode == TapeNode::Mode::kRecipe) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rebuild's third part: a budget of bytes. Online and greedy by time for a byte, as in DTR
-// (Kirisame et al. 2021), but what is let go is limited by the bytes that are rebuilt at a time,
-// and nothing is let go in the backward pass.
+// (Kirisame et al. 2021), but the bytes that are rebuilt at a time limit which tensors are dropped,
+// and none is dropped in the backward pass.
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -89,7 +89,7 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) cons
     }
   }
   if (sum > enough) return sum;
-  // Beside what stays: the most that lives while one of them is made.
+  // The most bytes that live while one of them is made, beside those that stay.
   std::unordered_map<const TapeNode*, int64_t> known;
   const auto passing = [&](const auto& self, const TapeNode& m) -> int64_t {
     const auto [at, is_new] = known.try_emplace(&m, 0);
@@ -167,7 +167,7 @@ bool Rebuild::keep_within(int64_t budget) {
     const int64_t enough = -budget / kParts;
     for (const Offer& one : found) {
       if (over() <= enough) break;
-      // The nodes let go before may have changed this offer.
+      // Nodes dropped before may have changed this offer.
       const std::optional<Offer> now = offer(one.node);
       if (!now) continue;
       span_ = std::max(span_, now->span);

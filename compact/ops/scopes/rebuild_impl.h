@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what of a tape is held and what is rebuilt, and rebuilds. A node is needed while saved
-// tensors, or recipes of needed nodes, count on it. What is needed is held, or has a recipe: its
-// operation runs again on its inputs, which are then needed, too. Counts alone hold memory.
+// Decides which nodes of a tape are held and which are rebuilt, and rebuilds them. A node is needed
+// while saved tensors, or recipes of needed nodes, refer to it. A needed node is held, or has a
+// recipe: its operation runs again on its inputs, which are then needed. Others hold no memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +33,7 @@ namespace compact {
 struct TapeNode;
 using TapeNodePtr = std::shared_ptr<TapeNode>;
 
-// Memory that is held, once for all contents of it that are needed.
+// Held memory, shared by all of its contents that are needed.
 struct HeldStorage {
   HeldStorage(c10::Storage what, int64_t counted, std::shared_ptr<LiveBytes> all)
       : storage(std::move(what)), bytes(counted), live(std::move(all)) {
@@ -72,7 +72,7 @@ struct Record {
   uint64_t precision = 0;  // of a heavy one: precision_settings()
 };
 
-// The rounded contents, or those that may be rounded later on, that one is rebuilt from.
+// The contents that one is rebuilt from and that are rounded, or may be rounded later on.
 using Roots = c10::SmallVector<const TapeNode*, 2>;
 
 // How a reader needs a saved tensor.
@@ -141,9 +141,9 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   double work = 0;  // bytes to move while it is rebuilt; what several read counts for each
   Roots roots;      // of its recipe
   size_t row = 0;   // of the report
-  // Under a budget: calls that saved it; bytes of the longest path to it from what is held for
-  // good, and its heavy operations; the sum of a path and a much longer one with more of these, as
-  // residual blocks end with, that it is, or is made of by cheap operations alone.
+  // Under a budget. readers: calls that saved it. reach: bytes of the longest path to it from nodes
+  // held for good; products: heavy operations on that path. sum: the residual sum (of a path and a
+  // much longer one with more of these) that it is, or from which cheap operations alone make it.
   c10::SmallVector<uint64_t, 2> readers;
   int64_t reach = 0, products = 0;
   std::weak_ptr<TapeNode> sum;
@@ -165,13 +165,13 @@ struct RebuildOptions {
 bool is_read_in_parts(const Geometry& as, const TapeNode& n);
 
 // Whether a tensor that was encoded so had a NaN or an infinity: the offset, step or mean of its
-// group is then not finite. Of a tensor of a GPU it must not be asked: codes may be on their way.
+// group is then not finite. Not for tensors of a GPU, whose codes may not be there yet.
 bool lost_a_value(const Encoded& encoded);
 
 // The stream that this thread's work for the device goes to.
 uint64_t stream_of(c10::Device device);
 
-// Several threads may call at a time, each beneath a Lock.
+// Several threads may use it, each while it holds a Lock.
 class Rebuild {
  public:
   Rebuild(RebuildOptions options, std::shared_ptr<LiveBytes> live)
@@ -197,18 +197,18 @@ class Rebuild {
   // A tensor of the node was saved by a call; `whole`: hold it in any case.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
   Roots roots_of(const TapeNode& n) const;
-  // A call made the node: how far it is from what is held for good.
+  // Sets reach, products and sum of a node that a call has made.
   void note_reach(TapeNode& n, const Record& record) const;
-  // Holds the node, or what it was cheaply made of, for good where that cuts a long path in two.
+  // Where that cuts a long path in two, holds the node, or the sum that it is made from, for good.
   void cut(TapeNode& n);
-  // Until what is held, and what lives beside it at a time while it is rebuilt, is within so many
-  // bytes, what costs least time for its bytes is rebuilt in place of being held. Returns whether
-  // it is.
+  // Rebuilds tensors instead of holding them, those that cost the least time for their bytes first,
+  // until held bytes, and those that live while a part is rebuilt, are within the budget. Returns
+  // whether they are.
   bool keep_within(int64_t budget);
   // Bytes of the largest part that is rebuilt at a time.
   int64_t span() const { return span_; }
-  // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot
-  // be.
+  // Bytes that would be held beside those held already, were it rebuilt by `record`; nullopt: it
+  // cannot be.
   std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record,
                                       Need need);
   void retain(TapeNode& n);
@@ -246,7 +246,7 @@ class Rebuild {
   using Memo = std::array<std::unordered_map<TapeNode*, Choice>, 2>;  // by exact_
   using Local = std::unordered_map<TapeNode*, c10::Storage>;
 
-  // Whether the operation may run again: heavy ones only where something is let go for a budget.
+  // Whether the operation may run again: heavy ones only while tensors are dropped for a budget.
   bool may_run(const std::shared_ptr<const Record>& record) const {
     return record && (!record->heavy || letting_go_);
   }
@@ -271,13 +271,13 @@ class Rebuild {
   // The offers that together free more than they raise the span by, cheapest first.
   std::vector<Offer> offers();
   int64_t span_of(TapeNode& n, const Choice& choice, int64_t enough) const;
-  // Whether so much would be rebuilt with it at a time that it is held until a budget asks for it.
+  // Whether it is held until a budget asks for it, since too much would be rebuilt at a time.
   bool spans_much(TapeNode& n, const Choice& choice) const;
   Choice best(TapeNode& n, Memo& memo, int depth);
   Choice inputs_of(const TapeNode& n, const Record& record, Memo& memo, int depth);
   // Whether it is never rounded.
   bool is_steady(const TapeNode& n) const;
-  // Whether this operation must make it of exact values.
+  // Whether the operation must make the node from exact values.
   bool needs_exact(const TapeNode& n, const Record& record) const;
   bool has_codes(const TapeNode& n) const;
   bool is_near(const Choice& choice) const { return choice.roots.size() <= options_.roots; }
@@ -310,7 +310,7 @@ class Rebuild {
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;
   size_t row_ = 0;  // of what is being saved
-  // Under a budget: what each call saved; the largest span, and how large one may be.
+  // Under a budget: tensors that each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;
   int64_t budget_ = 0, span_ = 0, most_span_ = 0, freeing_ = 0;
   int64_t most_live_ = std::numeric_limits<int64_t>::max();  // in the backward pass

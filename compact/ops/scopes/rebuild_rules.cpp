@@ -224,7 +224,7 @@ std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> argument
   const at::Tensor& t = arguments[0].toTensor();
   const double kept = 1 - arguments[1].toDouble();
   const bool drops = kept > 0 && kept < 1 && (arguments[2].isNone() || arguments[2].toBool());
-  // Its gradient's operation gives what is dense in a format, and keeps no other strides.
+  // Its backward operation returns dense tensors of a memory format, and keeps no other strides.
   if (!drops || !t.is_contiguous(t.suggest_memory_format())) return std::nullopt;
   if (t.scalar_type() == at::kDouble) return 1 / kept;
   // Its kernel for a GPU divides in float; on a CPU it multiplies by a number of the tensor's type.

@@ -33,7 +33,7 @@ struct OpRule {
   bool writes = false;                // any of its arguments
   c10::SmallVector<bool, 8> written;  // by argument
   bool resizes = false;               // what it writes may get another size first
-  // Tensors of at most two values: what makes them, and what makes others of them that are so, too.
+  // Tensors of at most two values: operations that make them, and those that make more from them.
   enum class TwoValues : uint8_t { kNo, kMakes, kKeeps } two_values = TwoValues::kNo;
   // Running statistics that it writes without saying so: a mean, then a variance.
   struct Statistics {
@@ -47,8 +47,8 @@ struct OpRule {
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
 
-// By which native_dropout multiplies what it keeps; nullopt: it keeps all, or nothing. Its
-// gradient's operation, of the same scale and mask, gives its result.
+// The factor by which native_dropout multiplies elements that it keeps; nullopt: it keeps all, or
+// none. Its backward operation, with this scale and the mask, gives its result.
 std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> arguments);
 
 // Whether it gives the same bits again with these arguments: attention that drops nothing, and on a
@@ -57,7 +57,7 @@ bool gives_the_same(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue>
 // Bytes that could be moved in the time of its arithmetic. `inputs`: sizes of its tensors in order.
 int64_t work_of(const OpRule::Heavy& heavy, c10::ArrayRef<c10::IntArrayRef> inputs,
                 c10::IntArrayRef result, c10::ArrayRef<c10::IValue> arguments, bool on_cpu);
-// Whichever settings of the process may change the bits that a heavy operation gives.
+// The settings of the process that may change the bits of a heavy operation's result.
 uint64_t precision_settings();
 
 // Null where the function has no schema: Python's own autograd functions.

@@ -14,7 +14,7 @@
 namespace compact {
 namespace {
 
-// Work is shared out as it was.
+// Sets the number of threads that a call had.
 class Threads {
  public:
   explicit Threads(int count) : before_(at::get_num_threads()), other_(count != before_) {
@@ -30,7 +30,7 @@ class Threads {
   bool other_;
 };
 
-// oneDNN is used, or not, as it was.
+// Sets whether oneDNN is used as it was for a call.
 class Mkldnn {
  public:
   explicit Mkldnn(bool use) : before_(at::globalContext().userEnabledMkldnn()) {
@@ -155,11 +155,10 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
                 "[saved tensors] ", record->op.schema().name(),
                 " gave a tensor of another layout when it was run again");
     if (m.get() == &n) result = storage;
-    // Other readers are near: as if it had been held, until they have read it. A graph that is kept
-    // would hold it for good, and a budget is for all that is held.
+    // Readers that are near keep it, as if it had been held. Not where the graph is retained, which
+    // would hold it for good, nor above a budget, which limits all held bytes.
     const int readers = m.get() == &target ? 1 : 0;
-    // Inside the forward pass codecs may round it later on, where it no longer says what it is made
-    // of.
+    // Nor inside the forward pass, where codecs may round it later, once its recipe is gone.
     const bool stays =
         (options_.rounds && !closed_) ||
         (options_.budgeted && (torch::autograd::get_current_graph_task_keep_graph() ||

@@ -23,8 +23,8 @@ class SavedTensorNames {
   // is_known: the storage is a parameter's or a buffer's. is_buffer: a buffer's.
   bool is_known(const void* storage) const { return find(storage); }
   bool is_buffer(const void* storage) const;
-  // The parameter that lies there, by its name; nullopt: none. Buffers are not asked for: kernels
-  // write them without saying so.
+  // The parameter that lies there, by its name; nullopt: none. Buffers are left out, since kernels
+  // write them unseen.
   std::optional<std::pair<std::string, at::Tensor>> parameter(const void* storage) const;
   struct Name {
     std::string text;

@@ -99,8 +99,8 @@ class SavedTensorStore {
   int64_t budget_now() const;     // of what this pass may hold
   void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
-  // Where the tape knows the tensor: that, or what is held of it.
-  // May leave the others only signs to hold.
+  // Holds the tensor on the tape; null: the caller must hold it, perhaps only its signs
+  // (`held.how`).
   std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, Holding& held);
   // If `t` is a copy of a parameter in another type, holds the parameter in its place; else null.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;

@@ -3,7 +3,7 @@
 // or rebuilt from kept ones in the backward pass; both give the same gradients bit for bit. A
 // segment holds no parameter and no state of a pass: what it reads is given at every call, and many
 // threads may run it at once (but in training batch norms move the statistics of their stage).
-// Changes of codecs are for the passes after them.
+// Changed codecs apply to later passes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -58,7 +58,7 @@ class FetchedWeights {
   }
 
  private:
-  FetchedWeights() = default;  // so that what came before one that throws is let go of
+  FetchedWeights() = default;  // so that weights fetched before one that throws are released
 
   std::vector<WeightPlace> fetched_;
 };
