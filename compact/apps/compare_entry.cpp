@@ -77,7 +77,7 @@ std::vector<std::string> take_preset(std::string preset, CompareEntry& entry) {
     return {};
   }
   COMPACT_CHECK(c.policy.empty(), "--presets ", preset, ": --policy ", c.policy,
-                " would stand above it; give one of them");
+                " would override it; give one of them");
   Policy::from_file(preset);
   if (entry.name.empty()) entry.name = std::filesystem::path(preset).stem().string();
   entry.arguments.insert(entry.arguments.end(), {"--preset", "off", "--policy", preset});

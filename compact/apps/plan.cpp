@@ -103,11 +103,11 @@ void report_ranks(const Plans& plans, const StepPlan& plan, Reported& to) {
            << format_bytes(std::accumulate(plan.dealt.begin(), plan.dealt.end(), int64_t{0}))
            << " optimizer state";
   }
-  to.out << "; sums and copies of " << format_bytes(plan.sent)
-         << " a step, of which times of a step say nothing\n";
+  to.out << "; a step sends " << format_bytes(plan.sent)
+         << " in sums and copies, which its predicted time does not include\n";
   if (plan.whole > 0) {
-    to.out << "         with all weights, as at the start and in evaluations, "
-           << format_bytes(plan.whole) << " beside what an evaluation takes\n";
+    to.out << "         at the start and in evaluations, which hold all weights, "
+           << format_bytes(plan.whole) << " and the memory of the evaluation\n";
     to.json["all_weights_bytes"] = plan.whole;
   }
   to.json["ranks"] = {{"world_size", plans.ranks()},

@@ -30,7 +30,7 @@ void add_options(Flags& flags, uint32_t command, TrainConfig& config) {
 TrainFlags::TrainFlags(Flags& flags, uint32_t command, const TrainConfig& defaults)
     : config_(defaults), defaults_(defaults) {
   flags.group("Configuration");
-  flags.add("config", file_, "settings under those of flags", "FILE.toml, FILE.json");
+  flags.add("config", file_, "settings, which flags override", "FILE.toml, FILE.json");
   flags.add("print_config", print_, "show what is in force, as TOML, and stop");
   add_options(flags, command, config_);
 }

@@ -51,15 +51,15 @@ OptionGroup options_of_adapters() {
            .resume = kKept, .tasks = decoders},
           {OPTION(lora_r, "rank of the adapters"), .range = ValueRange::from(1, 65536),
            .resume = kKept, .tasks = decoders, .beside = used},
-          {OPTION(lora_alpha, "what they add is multiplied by lora_alpha / lora_r"),
+          {OPTION(lora_alpha, "the adapters' products are multiplied by lora_alpha / lora_r"),
            .range = ValueRange::positive(), .resume = kKept, .tasks = decoders, .beside = used},
-          {OPTION(lora_dropout, "probability of dropout before them"), .range = ValueRange::part(),
-           .resume = kKept, .tasks = decoders, .beside = used},
+          {OPTION(lora_dropout, "probability of dropout on the adapters' input"),
+           .range = ValueRange::part(), .resume = kKept, .tasks = decoders, .beside = used},
           {OPTION(lora_target_modules,
-                  "products that get one, as transformers names them (q_proj v_proj), or "
+                  "products that get an adapter, as transformers names them (q_proj v_proj), or "
                   "all-linear: every product of a block"),
            .values = "NAME...", .resume = kKept, .tasks = decoders, .beside = used},
-          {OPTION(use_rslora, "multiplied by lora_alpha / sqrt(lora_r) instead"), .resume = kKept,
+          {OPTION(use_rslora, "multiply by lora_alpha / sqrt(lora_r) instead"), .resume = kKept,
            .tasks = decoders, .beside = used},
       }};
 }

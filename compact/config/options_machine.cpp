@@ -49,11 +49,12 @@ OptionGroup options_of_machine() {
           {OPTION(ddp_timeout,
                   "seconds after which a rank of several that does not answer counts as gone"),
            .range = ValueRange::from(1, 1 << 30), .resume = kFree, .commands = kTrain},
-          {OPTION(zero,
-                  "of several ranks: 0: each has all optimizer state; 1: of each matrix one has "
-                  "it, updates it and sends the update; 2: and the sum of its gradients, in every "
-                  "micro-batch; 3: and of blocks the weight itself, which the others get while "
-                  "the block runs"),
+          {OPTION(
+               zero,
+               "ZeRO stage, with several ranks; 0: each has all optimizer state; 1: one rank has "
+               "that of a matrix, updates it and sends the update; 2: and alone has the sum of "
+               "its gradients, made in every micro-batch; 3: and alone has the weight of a "
+               "block, which the others get while the block runs"),
            .range = ValueRange::from(0, 3), .resume = kFree, .commands = kTrain | kPlan},
           {OPTION(reduce_dtype, "type in which gradients of matrices are summed over ranks"),
            .choices = {{"float32"}, {"bfloat16"}}, .resume = kWarned, .commands = kTrain | kPlan},
@@ -91,17 +92,20 @@ OptionGroup options_of_memory() {
           {OPTION(allow, "what --preset auto may give up where nothing exact fits"),
            .values = "lossless, quantize, project or A,B", .resume = kFree,
            .beside = {"preset", {"auto"}}},
-          {OPTION(policy, "a policy file, above the preset"), .values = "FILE", .resume = kPolicy},
-          {OPTION(set, "a policy line, above all: \"slot layers.*.mlp.gate_up = recompute\""),
+          {OPTION(policy, "a policy file, which overrides the preset"), .values = "FILE",
+           .resume = kPolicy},
+          {OPTION(set,
+                  "a policy line, which overrides preset and file: \"slot layers.*.mlp.gate_up = "
+                  "recompute\""),
            .values = "LINE...", .resume = kPolicy},
           {OPTION(bits_interval,
                   "steps between choices of bits, where the policy leaves them open (`adapt=N`)"),
            .range = ValueRange::at_least(1), .resume = kKept},
-          {OPTION(bits_probes, "gradients that a choice of bits takes"),
+          {OPTION(bits_probes, "gradients computed for each choice of bits"),
            .range = ValueRange::at_least(2), .resume = kKept},
           {OPTION(bits_guard,
                   "bits are raised where rounding would add more than this part of the gradient's "
-                  "own variance from batch to batch; under --budget only said; 0: never"),
+                  "own variance from batch to batch; under --budget only reported; 0: never"),
            .range = ValueRange::at_least(0), .resume = kKept},
           {OPTION(rank,
                   "rank of projections: below 1 a part of the input width; 0: as the policy says"),

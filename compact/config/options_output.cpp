@@ -29,7 +29,8 @@ OptionGroup options_of_output() {
                       "the final model is that of the best evaluation, kept in output_dir/best"),
                .resume = kFree},
               {OPTION(metric_for_best_model,
-                      "by which one is best; default: the task's first metric, else the loss"),
+                      "the metric that the best model is chosen by; default: the task's first, "
+                      "else the loss"),
                .values = "loss, accuracy, matthews_correlation, ...", .resume = kFree,
                .beside = {"load_best_model_at_end", {"true"}}},
               {OPTION(save_steps, "steps between checkpoints; 0: only when interrupted"),

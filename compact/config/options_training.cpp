@@ -55,8 +55,8 @@ OptionGroup options_of_optimizer() {
            .choices = choices_of_optimizers(), .resume = kKept},
           {OPTION(
                learning_rate,
-               "peak learning rate; -1: 1e-3, or to tune a model with weights, but by sgd, 5e-5, "
-               "with use_peft 1e-4"),
+               "peak learning rate; -1: to tune a model with weights 5e-5, or 1e-4 with use_peft; "
+               "else, and for sgd, 1e-3"),
            .range = ValueRange::at_least(0), .resume = kKept},
           {OPTION(projected_learning_rate,
                   "peak learning rate of the matrices of blocks; 0: learning_rate"),

@@ -123,9 +123,9 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
       for (const std::string& copy : model.copies_of(name)) {
         COMPACT_CHECK(!weights.contains(copy) || weights.holds(copy, tensor), folder, ": `", copy,
                       "` and `", found,
-                      "` differ, but config.json says that they are one: with tie_word_embeddings "
-                      "false there they stay two, without `",
-                      copy, "` in the file they are one");
+                      "` differ, but config.json says that they are one: set tie_word_embeddings "
+                      "to false there to keep both, or remove `",
+                      copy, "` from the file");
       }
     }
   }

@@ -125,7 +125,7 @@ Task open_sequences(const TrainConfig& c, const Opening& opening, SequenceTexts 
       " does not say how sentences begin and end: --tokenizer must name one that does, as "
       "wordpiece:file=vocab.txt or bpe:file=tokenizer.json");
   COMPACT_CHECK(!format->second_type || shape.token_types > 1, "the tokenizer ", tokenizer->spec(),
-                " gives second sentences a type of their own, the model has ", "one type");
+                " gives second sentences token type 1, the model has type 0 alone");
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = format->pad, .max_length = c.max_seq_length};

@@ -53,7 +53,7 @@ LabelledImages fitted(LabelledImages data, const std::string& file, const ModelS
                 m.classes);
   COMPACT_CHECK(!m.labels.empty() || data.class_names.empty() || data.classes == m.classes, file,
                 ": has ", data.classes, " classes with names, the model ", m.classes,
-                " without: which are which is not known");
+                " without: they cannot be matched");
   try {
     return with_classes(std::move(data), m.labels);
   } catch (const InputError& e) {

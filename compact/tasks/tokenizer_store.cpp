@@ -30,8 +30,8 @@ void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
     const std::string content = json_string(token, "content", "", file);
     if (content == "<pad>" || content == "[PAD]") continue;
     COMPACT_CHECK(token["id"] < tokenizer.vocabulary(), file, ": adds the token `",
-                  printable(content), "` to tokenizer.model, which is not done here; --tokenizer ",
-                  tokenizer.spec(), " does without");
+                  printable(content), "` to tokenizer.model, which is not supported; --tokenizer ",
+                  tokenizer.spec(), " leaves it out");
   }
 }
 
