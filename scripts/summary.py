@@ -53,7 +53,7 @@ class Counts:
         return bool(said)
 
     def entry(self, case, results):
-        """An entry as ctest has it for a test; one of several tests has a file of them."""
+        """Counts an entry of ctest; where it stands for several tests, a file has these."""
         name, status = case.get("name"), case.get("status")
         output = case.findtext("system-out") or ""
         message = case.find("skipped")

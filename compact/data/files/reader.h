@@ -2,9 +2,9 @@
 // Documents out of text files, streamed in constant memory. `.txt`: a file is a document, taken
 // byte by byte as it is but for a byte order mark. `.jsonl`: a line is a document, the string in
 // one field of its object; blank lines are skipped, and a line may be up to 64 MiB. Either may also
-// be `.gz`, `.xz` or `.zst`. In `.jsonl`, invalid UTF-8, NUL and halves of pairs of surrogates
-// become U+FFFD and are counted, and lines that are no such objects are left out; where readers are
-// strict, each of these is an error.
+// be `.gz`, `.xz` or `.zst`. Invalid UTF-8 and halves of pairs of surrogates in `.jsonl`, and NUL
+// in either, become U+FFFD and are counted; lines that are no such objects are left out. Where
+// readers are strict, each of these is an error.
 #pragma once
 
 #include <cstdint>

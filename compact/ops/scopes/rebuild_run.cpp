@@ -155,8 +155,8 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
                 "[saved tensors] ", record->op.schema().name(),
                 " gave a tensor of another layout when it was run again");
     if (m.get() == &n) result = storage;
-    // Readers that are near keep it, as if it had been held. Not where the graph is retained, which
-    // would hold it for good, nor above a budget, which limits all held bytes.
+    // Readers that are near keep it, as if it had been held. Under a budget not where the graph is
+    // retained, which would hold it for good, nor beyond the bytes that may live.
     const int readers = m.get() == &target ? 1 : 0;
     // Nor inside the forward pass, where codecs may round it later, once its recipe is gone.
     const bool stays =
