@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Hugging Face's Trainer is given beside a model that compact.apply() has changed.
+"""The callback that Hugging Face's Trainer is given beside a model that compact.apply() has changed.
 
     Trainer(model, ..., callbacks=[compact.hf.Callback()])
 """

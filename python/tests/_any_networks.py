@@ -3,6 +3,7 @@
 
 import contextlib
 import gc
+import types
 
 from _device import DEVICE
 import torch
@@ -220,6 +221,24 @@ NETWORKS = {
     f.__name__: f
     for f in (llama, llama_eager, mixtral, qwen3_moe, bert, gpt2, nano_gpt, vit, t5, whisper, qwen2_vl, resnet50, gat, lstm_cells, lstm)
 }
+
+
+class Masked(nn.Module):
+    """Its caller gives it a mask of two values, and the targets of its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(256, 256) for _ in range(3))
+
+    def forward(self, x, mask, target):
+        y = nn.functional.silu(self.a(x)) * mask
+        y = torch.tanh(self.b(y)) * mask
+        return types.SimpleNamespace(loss=(self.c(y) * mask - target).square().mean())
+
+
+def masked_inputs():
+    torch.manual_seed(0)
+    return {"x": torch.randn(512, 256), "mask": (torch.rand(512, 256) < 0.7).float(), "target": torch.randn(512, 256)}
 
 
 def build(name, kind):

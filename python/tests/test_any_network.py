@@ -8,11 +8,12 @@ import re
 import weakref
 
 import _any_networks
-from _device import DEVICE
+from _device import cpu_only, DEVICE
+from _planning import measured
 from _threads import in_threads
 import pytest
 import torch
-from conftest import inputs, make
+from conftest import gradients, inputs, make
 from test_trainer import text, train
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -438,3 +439,33 @@ def test_a_loss_in_chunks_where_it_is_asked_for(kind):
     assert all((a - b).norm() < 1e-5 * b.norm() for a, b in zip(got, wanted))
     compact.remove(model)
     assert all(map(torch.equal, grads(model, loss_of), wanted))
+
+
+PARTS = ["slot role:cheap = recompute\nslot role:heavy = recompute:budget=60%\n", "slot role:cheap = recompute\nslot role:heavy = recompute:budget=40%\n"]
+
+
+@cpu_only
+@pytest.mark.parametrize("policy", ["off", "exact", *PARTS, "gact-l1"])
+@pytest.mark.filterwarnings("ignore:compact.saved_tensors")
+def test_a_batch_is_its_callers(policy):
+    """It is held in no codes, counts 0 bytes, and plans are exact."""
+    given = _any_networks.masked_inputs()
+    row = compact.plan(_any_networks.Masked(), given, policies=policy, optimizer=None, clip=False)["rows"][0]
+    assert measured("masked", policy, given, None, False, make=lambda _: _any_networks.Masked()) == row["peak"]
+    torch.manual_seed(0)
+    model = _any_networks.Masked()
+    wanted = gradients(copy.deepcopy(model), given)
+    got = gradients(compact.apply(model, policy), given)
+    assert policy == "gact-l1" or (got[0] == wanted[0] and same(got[1].values(), wanted[1].values()))
+    saved = compact.report(model).saved
+    of_batch = [t for t in saved if t.name in ("a.addmm.input1", "a~2.mul.input1", "b~2.mul.input1", "c~1.mul.input1")]
+    assert [(t.treatment, t.bytes, t.stored) for t in of_batch] == [("parameter", 0, 0)] * 4
+    assert saved.bytes == 5 * 512 * 256 * 4 and (policy != "off" or saved.stored == saved.bytes)
+
+
+def test_a_batch_that_was_changed_in_place():
+    given = _any_networks.masked_inputs()
+    loss = compact.apply(_any_networks.Masked())(**given).loss
+    given["mask"].zero_()
+    with pytest.raises(RuntimeError, match="changed in place|modified by an inplace operation"):
+        loss.backward()

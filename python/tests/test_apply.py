@@ -9,11 +9,12 @@ import weakref
 from _device import DEVICE
 from _reasons import reasons
 from _threads import in_threads
-from conftest import MODELS, applied, error, gradients, inputs, make
+from conftest import MODELS, applied, error, gradients, inputs, make, same
 import pytest
 import torch
 
 import compact
+from compact.base import library
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -283,3 +284,38 @@ def test_threads():
             assert abs(loss.item() - wanted[number % 2]) < 1e-5
 
     in_threads(work, range(4))
+
+
+def test_a_library_of_other_sources_is_refused(monkeypatch):
+    here = library._REGISTERED
+    monkeypatch.setattr(library, "_REGISTERED", "0123456789ab")
+    with pytest.raises(ImportError, match=f'has the interfaces {here}, and the Python package is for 0123456789ab.*_REGISTERED = "{here}" in .*library.py'):
+        library._load()
+
+
+def test_shallow_copies():
+    """They share modules and parameters with the model, and outlive it."""
+    wanted, given = gradients(make("llama"), inputs("llama"))[1], inputs("llama")
+    model = compact.apply(make("llama"))
+    for other in (copy.copy(model), copy.deepcopy(copy.copy(model))):
+        assert error(gradients(other, given)[1], wanted) < 1e-4
+    other.training = False  # of the copy alone
+    assert other(**given).logits is not None and model(**given).logits is None
+    other = copy.copy(model)
+    del model
+    gc.collect()
+    assert error(gradients(other, given)[1], wanted) < 1e-4
+    assert error(gradients(copy.deepcopy(other), given)[1], wanted) < 1e-4
+    assert all(row.calls > 0 and not row.own_forward for row in compact.report(other).layers)
+    compact.remove(other)
+    assert same(gradients(other, given)[1], wanted)
+
+
+def test_pickles_of_another_version():
+    model = compact.apply(make("llama"))
+    for change in (lambda state: state.pop("numbers"), lambda state: state.update(older=1)):
+        state = model.model.layers[0].__dict__["_compact"]
+        changed = state.__getstate__()
+        change(changed)
+        with pytest.raises(pickle.UnpicklingError, match="another version of the package.*(numbers|older).*state_dict"):
+            type(state).__new__(type(state)).__setstate__(changed)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.llama import modeling_llama
 
 import compact
 from compact.layers.masks import OTHER
@@ -341,3 +343,50 @@ def test_transforms_of_positions():
     positions = torch.arange(40).expand(3, 40)
     losses = torch.func.vmap(lambda i, p: model(input_ids=i[None], labels=i[None], position_ids=p[None]).loss)(ids, positions)
     assert losses.shape == (3,)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("which", ["input_layernorm", "self_attn.q_proj"])
+def test_weights_whose_elements_share_memory(which, when):
+    own, model, given = make("llama"), make("llama"), inputs("llama")
+    if when == "after":
+        compact.apply(model)
+    for one in (own, model):
+        inside = one.model.layers[0].get_submodule(which)
+        first = inside.weight.detach()[:1].clone()
+        inside.weight = nn.Parameter(first.expand_as(inside.weight))
+    if when == "before":
+        compact.apply(model)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    assert [row.calls for row in compact.report(model).layers] == [0, 1] and reasons(model) == {"elements of a weight share memory, as of an expanded tensor"}
+
+
+class WithoutBias(modeling_llama.LlamaRMSNorm):
+    bias = None
+
+
+def test_classes_that_say_that_they_have_no_bias():
+    own, given = make("llama"), inputs("llama")
+    for layer in own.model.layers:
+        layer.input_layernorm.__class__ = WithoutBias
+        layer.self_attn.q_proj.__class__ = type("Linear", (nn.Linear,), {"bias": None})
+    model = compact.apply(copy.deepcopy(own))
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    assert all(row.calls == 1 and not row.own_forward for row in compact.report(model).layers)
+    model = make("qwen2")  # a parameter that is not read, since the class says None
+    model.model.layers[0].self_attn.q_proj.__class__ = type("Linear", (nn.Linear,), {"bias": None})
+    assert [row.served_as for row in compact.report(compact.apply(model)).layers] == [None, "layers.1"]
+
+
+def test_class_methods(monkeypatch):
+    """As methods of a layer; another one in its place is seen."""
+    code = "def _norm(cls, x):\n    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + {})"
+    exec(code.format(1e-6), vars(modeling_gemma3), made := {})
+    monkeypatch.setattr(modeling_gemma3.Gemma3RMSNorm, "_norm", classmethod(made["_norm"]))
+    own, model, given = make("gemma3"), compact.apply(make("gemma3")), inputs("gemma3")
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    assert all(row.calls == 1 and not row.own_forward for row in compact.report(model).layers)
+    exec(code.format(0.5), vars(modeling_gemma3), made)
+    monkeypatch.setattr(modeling_gemma3.Gemma3RMSNorm, "_norm", classmethod(made["_norm"]))
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    assert any("_norm of" in reason for reason in reasons(model))

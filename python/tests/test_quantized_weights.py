@@ -2,7 +2,7 @@
 """Weights that another package holds in codes, as of QLoRA: blocks take their values for the time of each product."""
 import copy
 
-from _device import DEVICE
+from _device import cpu_only, DEVICE
 from _threads import in_threads
 from conftest import DECODER, error, gradients, inputs
 import pytest
@@ -279,3 +279,27 @@ def test_torchao(kind):
     compact.apply(model, "recompute", chunked_loss=False)
     assert error(gradients(model, given)[1], wanted[1]) < 1e-5
     assert list(served(model).layers[0].codes.values()) == [7]
+
+
+def tensors_of(state):
+    """The tensors of bitsandbytes' quant_state, and of the state of its scales."""
+    tensors = [state.absmax, state.code]
+    return tensors + [state.offset, *tensors_of(state.state2)] if state.nested else tensors
+
+
+@cpu_only
+@pytest.mark.parametrize("quantize,settings", [(nf4, {}), (nf4, {"nested": False}), (int8, {})])
+def test_plans_count_codes(quantize, settings):
+    """Parameters are those that codes stand for, and weights what codes, scales and tables weigh."""
+    model, given = model_of(quantize=quantize, **settings), inputs("llama")
+    held = [p for p in model.parameters() if type(p) is nn.Parameter]
+    for codes in (p for p in model.parameters() if type(p) is not nn.Parameter):
+        held += [codes.data, codes.SCB] if quantize is int8 else [codes.data, *tensors_of(codes.quant_state)]
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+    number = sum(p.numel() for p in model_of(quantize=lambda old: old).parameters())
+    for _ in range(2):  # before the first pass, which moves codes of LLM.int8, and after it
+        plan = compact.plan(model, given, policies=["plain"], optimizer=None, clip=False)
+        row = plan["rows"][0]
+        assert plan["parameters"] == number and row["weights"] == sum(held.values())
+        gradients(model, given)
+        model.zero_grad()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where saved_tensors() may be entered, what it refuses, and what it leaves alone."""
 import contextlib
+import inspect
 import threading
 import warnings
 
@@ -240,9 +241,31 @@ def test_compiled_code_inside():
 
 def test_policies_that_do_nothing_are_told():
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
-    with pytest.warns(UserWarning, match="leaves all that this network saves as it is"):
-        with compact.saved_tensors("exact"):
-            net(torch.ones(64, 64, requires_grad=True)).sum()
+    for rows, count in ((64, 0), (4096, 1)):  # there is nothing to gain of a few bytes
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            saved = compact.saved_tensors("exact")
+            for _ in range(2):
+                with saved:
+                    net(torch.ones(rows, 64, requires_grad=True)).sum()
+        assert [str(w.message).count("leaves all that this network saves as it is. Nothing of it can be rebuilt") for w in told] == [1] * count
+
+
+def test_warnings_name_the_line_of_the_user():
+    """Through torch's modules and contextlib, too; and once for all threads of a model."""
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.ones(64, 64, requires_grad=True)
+    compact.apply(net, "slot nothing.* = quantize:bits=8\nslot *.result = keep\n")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        line = inspect.currentframe().f_lineno + 1
+        net(x).sum()
+        in_threads(net, [x, x])
+    assert [(w.filename, w.lineno) for w in told] == [(__file__, line)] and "`nothing.*`" in str(told[0].message)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with compact.saved_tensors("recompute"):
+            net[0](x)
+    assert [w.filename for w in told] == [__file__]
 
 
 @pytest.mark.filterwarnings("error")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the program of this build."""
+import importlib
 import os
 import pathlib
 import subprocess
@@ -14,6 +15,19 @@ EXAMPLES = SOURCE / "examples/data"
 if not PROGRAM.exists():
     print(f"SKIP: there is no {PROGRAM}")
     sys.exit(77)
+
+
+def hugging_face(*packages):
+    """torch, transformers and these packages, without a network, bars and warnings; the test is skipped where one is missing."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        found = [importlib.import_module(package) for package in ("torch", "transformers", *packages)]
+    except ImportError as error:
+        print(f"SKIP: {error}")
+        sys.exit(77)
+    found[1].utils.logging.set_verbosity_error()
+    found[1].utils.logging.disable_progress_bar()
+    return found
 
 
 def environment():

@@ -1,25 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA's adapters: trained beside peft, planned, resumed, evaluated, generated from, merged, loaded in peft."""
 import json
-import os
 import re
 import shutil
-import sys
 import unittest
 
-from _program import InFolder, run
+from _program import InFolder, hugging_face, run
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import transformers
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from safetensors.torch import load_file, save_file
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
-
-transformers.utils.logging.disable_progress_bar()
+torch, transformers, peft, tensor_files = hugging_face("peft", "safetensors.torch")
 TEXT = "".join(chr(33 + i * i % 90) for i in range(32))
 FLAGS = ["--tokenizer=bytes", "--block_size=32", "--per_device_train_batch_size=2", "--max_steps=6", "--logging_steps=1",
          "--validation_split=0", "--device=cpu", "--lora_dropout=0", "--learning_rate=1e-2",
@@ -72,7 +60,7 @@ class Adapters(InFolder):
                 start, out = f"start-{len(more)}", f"out-{len(more)}"
                 self.train(start, *more, "--learning_rate=0")
                 self.train(out, *more)
-                model = PeftModel.from_pretrained(self.model(), self.folder / start, is_trainable=True)
+                model = peft.PeftModel.from_pretrained(self.model(), self.folder / start, is_trainable=True)
                 trained = [p for p in model.parameters() if p.requires_grad]
                 optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0)
                 ids = torch.tensor([list(TEXT.encode())] * 2)
@@ -99,9 +87,9 @@ class Adapters(InFolder):
                         planned, measured = (int(row[i].replace(",", "")) for i in (1, 2))
                         self.assertLessEqual(abs(measured - planned), 2**14, table)
                     self.assertFalse((out / "model.safetensors").exists())
-                    model = PeftModel.from_pretrained(self.model(), out)
+                    model = peft.PeftModel.from_pretrained(self.model(), out)
                     named = {n.replace(".default", "") for n, _ in model.named_parameters() if "lora_" in n}
-                    self.assertEqual(named, set(load_file(out / "adapter_model.safetensors")))
+                    self.assertEqual(named, set(tensor_files.load_file(out / "adapter_model.safetensors")))
 
     def test_resumed_is_uninterrupted(self):
         for more in ([], ["--dtype=bfloat16", "--optim=muon", "--lora_dropout=0.1"]):
@@ -113,7 +101,7 @@ class Adapters(InFolder):
             self.train(part, *more, resume)
             self.assertEqual((self.folder / part / "adapter_model.safetensors").read_bytes(), expected)
             saved = self.folder / part / "checkpoint-3"
-            PeftModel.from_pretrained(self.model(), saved)  # is a folder of peft's, too
+            peft.PeftModel.from_pretrained(self.model(), saved)  # is a folder of peft's, too
             self.assertFalse((saved / "model.safetensors").exists())
             if more:
                 continue
@@ -138,7 +126,7 @@ class Adapters(InFolder):
         self.assertGreater(loss_of(self.base), results["eval_loss"] + 0.1)
         self.done("merge", f"--model_name_or_path={out}", "--output_dir=merged")
         merged = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "merged")
-        whole = PeftModel.from_pretrained(self.model(), out).merge_and_unload()
+        whole = peft.PeftModel.from_pretrained(self.model(), out).merge_and_unload()
         for (name, one), (other, two) in zip(merged.named_parameters(), whole.named_parameters(), strict=True):
             self.assertEqual(name, other)
             torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
@@ -156,8 +144,8 @@ class Adapters(InFolder):
         transformers.GPT2LMHeadModel(config).save_pretrained(base)
         def adapted(out, **more):
             torch.manual_seed(3)
-            lora = LoraConfig(r=2, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True, **more)
-            model = get_peft_model(transformers.GPT2LMHeadModel.from_pretrained(base), lora)
+            lora = peft.LoraConfig(r=2, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True, **more)
+            model = peft.get_peft_model(transformers.GPT2LMHeadModel.from_pretrained(base), lora)
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.data.normal_()
@@ -187,9 +175,9 @@ class Adapters(InFolder):
         shutil.copy(base / "model.safetensors", self.folder / "both")
         self.assertIn("beside adapter_model.safetensors", self.refused(*merge, "--model_name_or_path=both", "--output_dir=not"))
         shutil.copytree(base, self.folder / "codes")
-        tensors = load_file(base / "model.safetensors")
+        tensors = tensor_files.load_file(base / "model.safetensors")
         tensors["transformer.h.0.attn.c_attn.weight"] = tensors["transformer.h.0.attn.c_attn.weight"].to(torch.int8)
-        save_file(tensors, self.folder / "codes/model.safetensors", {"format": "pt"})
+        tensor_files.save_file(tensors, self.folder / "codes/model.safetensors", {"format": "pt"})
         said = self.refused("merge", f"--base_model={self.folder / 'codes'}", "--model_name_or_path=plain", "--output_dir=codes2")
         self.assertIn("is for a matrix of float32", said)
         said = self.refused("eval", "--model_name_or_path=plain", f"--validation_file={self.text}")
@@ -199,8 +187,8 @@ class Adapters(InFolder):
         self.assertIn("base_model_name_or_path must be the folder of a model with weights, is", said)
         merge = ["merge", f"--base_model={self.folder / 'moved'}"]
         other = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=64, n_positions=16)
-        lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
-        get_peft_model(transformers.GPT2LMHeadModel(other), lora).save_pretrained(self.folder / "other")
+        lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+        peft.get_peft_model(transformers.GPT2LMHeadModel(other), lora).save_pretrained(self.folder / "other")
         self.assertIn("is for another shape", self.refused(*merge, "--model_name_or_path=other", "--output_dir=not"))
 
     def test_plans(self):

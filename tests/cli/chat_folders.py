@@ -2,27 +2,15 @@
 """Folders made like those of chat models: completions are trained on the end at which transformers stops, nothing is
 added twice, and what a run leaves is to transformers what the folder was."""
 import json
-import os
 import sys
 import unittest
 
-from _program import EXAMPLES, SOURCE, InFolder, run
+from _program import EXAMPLES, SOURCE, InFolder, hugging_face, run
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-try:
-    import torch
-    import transformers
-    from tokenizers import AddedToken, Tokenizer, processors
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
+torch, transformers, tokenizers = hugging_face("tokenizers")
 sys.path.append(str(SOURCE / "tests/data"))  # after `tokenizers`
 import _tokenizers as made  # noqa: E402
 
-transformers.utils.logging.set_verbosity_error()
-transformers.utils.logging.disable_progress_bar()
 LINES = (EXAMPLES / "hard-times.txt").read_text().split("\n")[:1500]
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=256, initializer_range=0.1)  # fmt: skip
@@ -30,17 +18,17 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_toke
 
 
 def added(tokenizer, *names, **flags):
-    tokenizer.add_special_tokens([AddedToken(n, **flags) for n in names])
+    tokenizer.add_special_tokens([tokenizers.AddedToken(n, **flags) for n in names])
     return tokenizer
 
 
 def plain_end(tokenizer):
-    tokenizer.add_tokens([AddedToken("<|done|>", special=False, normalized=False)])
+    tokenizer.add_tokens([tokenizers.AddedToken("<|done|>", special=False, normalized=False)])
     return tokenizer
 
 
 def begins(tokenizer, token):
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, tokenizer.token_to_id(token))])
     return tokenizer
 
@@ -48,13 +36,13 @@ def begins(tokenizer, token):
 def marked(lines, special):
     """BPE as SentencePiece trains it, with spaces as U+2581."""
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-    words = Tokenizer(models.BPE())
+    words = tokenizers.Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=True)
     names = special + [f"<0x{b:02X}>" for b in range(256)]
     words.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=900, special_tokens=names, show_progress=False))
     learnt = json.loads(words.to_str())["model"]
     merges = [tuple(m) for m in learnt["merges"]]
-    out = Tokenizer(models.BPE(learnt["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    out = tokenizers.Tokenizer(models.BPE(learnt["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     out.normalizer = normalizers.Replace(" ", "▁")
     out.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return added(out, *special)
@@ -95,7 +83,7 @@ class ChatFolders(InFolder):
     def source(self, kind):
         tokenizer, roles, stops = self.kinds[kind]
         folder = self.folder / kind
-        saved = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer.to_str()), chat_template=TEMPLATE, **roles)
+        saved = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.to_str()), chat_template=TEMPLATE, **roles)
         saved.save_pretrained(folder)
         config = json.loads((folder / "tokenizer_config.json").read_text())
         config["tokenizer_class"] = CLASSES.get(kind, "LlamaTokenizer")
@@ -106,7 +94,7 @@ class ChatFolders(InFolder):
         shape = getattr(transformers, CONFIGS[kind])(
             vocab_size=saved.vocab_size + len(saved.get_added_vocab()), eos_token_id=ids[0], pad_token_id=None,
             bos_token_id=saved.bos_token_id, **SHAPE, **more)
-        model = AutoModelForCausalLM.from_config(shape).eval()
+        model = transformers.AutoModelForCausalLM.from_config(shape).eval()
         model.generation_config.eos_token_id = ids
         model.save_pretrained(folder)
         (folder / "preprocessor_config.json").write_text('{"kept": 1}')
@@ -158,7 +146,7 @@ class ChatFolders(InFolder):
                 self.assertEqual(result["eval_tokens"], count)
                 self.assertAlmostEqual(result["eval_loss"], total / count, delta=2e-5)
                 # The files that the run leaves.
-                trained, there = AutoTokenizer.from_pretrained(out), AutoModelForCausalLM.from_pretrained(out)
+                trained, there = transformers.AutoTokenizer.from_pretrained(out), transformers.AutoModelForCausalLM.from_pretrained(out)
                 self.assertEqual(there.generation_config.eos_token_id, stops)
                 self.assertIn(end, stops)
                 for text in ("Hello  12 world", "a<|user|> b", first + "x", f"so{last} x", "日本 e\u0301"):
@@ -180,9 +168,9 @@ class ChatFolders(InFolder):
         self.kinds["SmolLM2"][0].save(str(other))
         out, _ = self.train(folder, [("3 + 4 = ", "7")], f"--tokenizer=bpe:file={other}")
         end = self.kinds["SmolLM2"][0].token_to_id("<|endoftext|>")
-        there = AutoModelForCausalLM.from_pretrained(out)
+        there = transformers.AutoModelForCausalLM.from_pretrained(out)
         self.assertEqual(there.generation_config.eos_token_id, end)
-        self.assertEqual(AutoTokenizer.from_pretrained(out).eos_token_id, end)
+        self.assertEqual(transformers.AutoTokenizer.from_pretrained(out).eos_token_id, end)
         texts = self.folder / "texts.txt"
         texts.write_text("\n".join(LINES[:400]))
         tokens = self.folder / "texts.tokens"

@@ -2,22 +2,12 @@
 """Folders of decoders that transformers made: trained, planned, evaluated, generated from, and
 loaded there again."""
 import json
-import os
 import re
-import sys
 import unittest
 
-from _program import EXAMPLES, InFolder, run, tiny
+from _program import EXAMPLES, InFolder, hugging_face, run, tiny
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
-
-transformers.utils.logging.disable_progress_bar()
+torch, transformers = hugging_face()
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, vocab_size=257, max_position_embeddings=64, bos_token_id=None,
              eos_token_id=256, pad_token_id=None, initializer_range=0.1)  # fmt: skip

@@ -4,22 +4,12 @@ and by the processors that are written as training read them."""
 import io
 import json
 import re
-import sys
 import tarfile
 import unittest
 
-from _program import InFolder, run
+from _program import InFolder, hugging_face, run
 
-try:
-    import numpy
-    import torch
-    import transformers
-    from PIL import Image
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
-
-transformers.utils.logging.set_verbosity_error()
+torch, transformers, numpy, Image = hugging_face("numpy", "PIL.Image")
 NAMES = ["cat", "dog", "emu"]
 SCALE = dict(image_mean=[0.5, 0.4, 0.3], image_std=[0.2, 0.25, 0.3])
 PROCESSORS = {

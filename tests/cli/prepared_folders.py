@@ -2,24 +2,13 @@
 """Folders of `python -m compact.prepare` under the program: the same loss as of the rows that it reads itself, plans,
 resuming bit for bit, tokenizers that it cannot read, and what a run leaves."""
 import json
-import os
 import subprocess
 import sys
 import unittest
 
-from _program import EXAMPLES, SOURCE, InFolder, environment, run
+from _program import EXAMPLES, SOURCE, InFolder, environment, hugging_face, run
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-try:
-    import datasets  # noqa: F401
-    import torch
-    import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
-transformers.utils.logging.set_verbosity_error()
+torch, transformers, tokenizers, _ = hugging_face("tokenizers", "datasets")
 LINES = [line for line in (EXAMPLES / "hard-times.txt").read_text().split("\n") if line][:400]
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=256)  # fmt: skip
@@ -32,21 +21,21 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def byte_level():
-    words = Tokenizer(models.BPE())
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    words = tokenizers.Tokenizer(tokenizers.models.BPE())
+    words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False,
+                                  initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
     words.train_from_iterator(LINES, trainer)
     return words
 
 
 def unigram():
     """as T5's, which the program does not read from a tokenizer.json"""
-    words = Tokenizer(models.Unigram())
-    words.pre_tokenizer = pre_tokenizers.Metaspace()
-    words.decoder = decoders.Metaspace()
-    words.train_from_iterator(LINES, trainers.UnigramTrainer(vocab_size=300, special_tokens=SPECIAL + ["<unk>"], unk_token="<unk>", show_progress=False))
+    words = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    words.decoder = tokenizers.decoders.Metaspace()
+    words.train_from_iterator(LINES, tokenizers.trainers.UnigramTrainer(vocab_size=300, special_tokens=SPECIAL + ["<unk>"], unk_token="<unk>", show_progress=False))
     return words
 
 

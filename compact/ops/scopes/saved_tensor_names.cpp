@@ -45,7 +45,7 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   for (size_t i = 0; i < op->inputs.size(); ++i) {
     const Known* known = find(op->inputs[i]);
     if (!known) known = find(OpWatch::source_of(op->inputs[i]));
-    if (known && !parameter) parameter = &known->name;
+    if (known && !parameter && !known->name.empty()) parameter = &known->name;
     if (op->inputs[i] == storage && storage) {
       inputs |= 1u << std::min<size_t>(i, 30);
       place = i == 0 ? "input" : cat("input", i);

@@ -17,7 +17,7 @@ class SavedTensorNames {
  public:
   using Named = std::span<const std::pair<std::string, at::Tensor>>;
   // Parameters and buffers, known by their storage, name the operations that read them or copies
-  // of them in other types.
+  // of them in other types, but for those without a name.
   SavedTensorNames(Named parameters, Named buffers);
 
   // is_known: the storage is a parameter's or a buffer's. is_buffer: a buffer's.

@@ -29,7 +29,8 @@ namespace compact {
 struct SavedTensorOptions {
   // The network's parameters, with the names that identities begin with. What is named here is
   // never encoded, nor anything that requires gradients as a leaf, its views and casts. Frozen
-  // weights and buffers that operations save are known by their names only.
+  // weights and buffers that operations save are known by their names only. An empty name: a tensor
+  // that the caller holds, as a batch; operations are not named after it.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   // Never encoded either. A copy of a parameter in another type is held as the parameter, and made
   // again; a copy of a buffer, which a forward pass may change, is kept.

@@ -14,7 +14,7 @@ from torch import nn
 from ..base.library import ops
 from ..base.log import Notes
 from ..base.policy import policy_text, presets
-from ..base.torch_private import disabled_saved_tensors_hooks, running_backward_pass, top_saved_tensors_hooks, under_transform
+from ..base.torch_private import disabled_saved_tensors_hooks, pytree, running_backward_pass, top_saved_tensors_hooks, under_transform
 from .saved_tensors import saved_tensors, SavedTensorsReport
 
 
@@ -62,13 +62,13 @@ def _no_scope(notes: Notes) -> str | None:
 class ScopeState:
     """Runs the forward pass of a module around layers in a scope. A copy of the module has one of its own."""
 
-    around = True  # what is inside of it may have scopes of its own
+    around = True  # models inside of it may have scopes of their own
 
     def __init__(self, policy: str, waits: bool, notes: Notes, warns: bool = False):
         saved_tensors(policy)  # throws what of it cannot be done
         self.policy, self.notes = policy, notes
         self.waits = waits  # for begin_scope()
-        self.warns = warns  # of what of the policy does nothing or is not reached
+        self.warns = warns  # about what of the policy does nothing or is not reached
         self.calls = 0  # passes with gradients
         self._scopes: dict[int, saved_tensors] = {}  # by thread
         self._last: saved_tensors | None = None
@@ -87,7 +87,7 @@ class ScopeState:
 
     def run(self, module: nn.Module, own: Callable, args: tuple, kwargs: dict) -> Any:
         """The result of `own`, in a scope where one can be."""
-        if not torch.is_grad_enabled() or torch.jit.is_tracing():
+        if not torch.is_grad_enabled():
             return own(module, *args, **kwargs)
         self._last = None
         if _pass.begin is not None and _pass.notes is self.notes:
@@ -97,17 +97,20 @@ class ScopeState:
             return own(module, *args, **kwargs)
         thread = threading.get_ident()
         if thread not in self._scopes:
-            self._scopes[thread] = saved_tensors(self.policy)
-            self._scopes[thread].warns = self.warns
+            scope = saved_tensors(self.policy)
+            scope.warns = self.warns and not self._scopes
+            self._scopes[thread] = scope
             self._scopes[thread].let_others_in(self.notes if self.around else None)
         scope, before = self._scopes[thread], (_pass.begin, _pass.notes)
         scope.model = module
+        # Leaves alone: what another network has made is held for its backward pass.
+        scope.given = [t for t in pytree.tree_leaves((args, kwargs)) if type(t) is torch.Tensor and t.is_leaf and t.layout is torch.strided]
         try:
             with contextlib.ExitStack() as stack:
                 self._begin_in(stack, scope)
                 return own(module, *args, **kwargs)
         finally:
-            scope.model = None  # a model is freed without a collection
+            scope.model, scope.given = None, []  # a model is freed without a collection
             _pass.begin, _pass.notes = before
 
     def _begin_in(self, stack: contextlib.ExitStack, scope: saved_tensors) -> None:

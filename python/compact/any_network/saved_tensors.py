@@ -7,7 +7,6 @@ import dataclasses
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -17,11 +16,14 @@ from torch.nn.parameter import is_lazy
 
 from ..base.byte_count import byte_count
 from ..base.library import classes, ops
+from ..base.log import warn
 from ..base.policy import policy_text, presets
 from ..base.torch_private import pop_saved_tensors_hooks, push_saved_tensors_hooks, top_saved_tensors_hooks, version_of
 
 # Parts of parameters' names that come from wrappers of modules.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+_WORTH_REBUILDING = 1 << 20  # bytes saved, below which nothing is said where none of them can be rebuilt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class SavedTensor:
     bytes: int  # of the tensor; 0 of parameters
     stored: int  # of what is held for it: 0 where what is held for another is read
     shared: bool  # its memory was saved before
-    parameter: bool  # it is held by its model, and casts of it are made again
+    parameter: bool  # it is held by its model, or by who calls it, and casts of it are made again
     exact_for: str  # it is kept though the policy says codecs, since this operation reads it exactly; or ""
 
 
@@ -216,6 +218,7 @@ class saved_tensors:
             if wanted is None or "role:cheap" not in str(error):
                 raise
             raise ValueError(f'compact.saved_tensors: budget= is for policies that rebuild, as "exact": {error}') from None
+        self.given: list[Tensor] = []  # the arguments of the model, which its caller holds
         self._budget: tuple[int, float] = ops.slot_budget(text)
         self._rebuilds = ops.slot_treatment(text, "cheap") == "recompute"
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
@@ -223,7 +226,7 @@ class saved_tensors:
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
         self._checked = False
-        self.warns = True  # of lines that match nothing; once, where a part is not reached
+        self.warns = True  # about lines that match nothing; once, where a part is not reached
         self._before = 0  # bytes of the pass before
 
     def __enter__(self) -> saved_tensors:
@@ -235,7 +238,8 @@ class saved_tensors:
                 else f"other hooks of saved tensors are in force here ({getattr(top[0], '__qualname__', top[0])})"
             )
             raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
-        self._scope.enter(*(_named_tensors(self.model) if self.model is not None else ([], [], [], [])))
+        names, parameters, *buffers = _named_tensors(self.model) if self.model is not None else ([], [], [], [])
+        self._scope.enter(names + [""] * len(self.given), parameters + self.given, *buffers)
         try:
             push_saved_tensors_hooks(self._pack, _unpack)
         except BaseException:
@@ -268,11 +272,7 @@ class saved_tensors:
         settled, self._before = self.bytes == self._before, self.bytes
         if part and settled and self.warns and self.stored + self.span > part * self.bytes:
             self.warns = False
-            warnings.warn(
-                f"compact.saved_tensors: {100 * part:g}% of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
-                "are rebuilt at a time",
-                stacklevel=2,
-            )
+            warn(f"saved_tensors: {100 * part:g}% of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more are rebuilt at a time")
         if budget and self.live_bytes + self.span > budget:
             raise ValueError(
                 f"compact.saved_tensors: a budget of {budget:,} bytes cannot be kept: {self.live_bytes:,} are held, and {self.span:,} more "
@@ -295,7 +295,8 @@ class saved_tensors:
         except ValueError as error:
             whose = "convolutional networks" if self._given in ("pool", "pool-quant") else "layers of compact.apply"
             idle = f"preset {self._given} is for {whose}" if self._given in presets() else str(error)
-        if idle is None and ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
+        gains = not self._rebuilds or self.bytes >= _WORTH_REBUILDING
+        if idle is None and gains and ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
             compiled = any(".CompiledFunction." in row[0] for row in rows)
             idle = "the policy leaves all that this network saves as it is" + ", which is what compiled regions save" * compiled
         if idle is not None:
@@ -304,10 +305,7 @@ class saved_tensors:
                 if self._rebuilds
                 else '"exact" rebuilds what cheap operations made, "gact-l1" and texts with codecs (slot * = quantize:bits=8) hold codes'
             )
-            warnings.warn(
-                f"compact.saved_tensors: {idle}. {hint}",
-                stacklevel=3,
-            )
+            warn(f"saved_tensors: {idle}. {hint}")
 
     def let_others_in(self, around: object) -> None:
         """Lets scopes be entered inside of this one, which are called in its place. `around`: what it is of."""

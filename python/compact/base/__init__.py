@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every room of the package uses: the library in C++, names and private parts of torch and transformers."""
+"""The basis of all folders of the package: the library in C++, names and private parts of torch and transformers."""

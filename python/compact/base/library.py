@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the library of C++ classes and operators, for the torch that it was built for."""
+import hashlib
 import os
 import pathlib
 
 import torch
 
+from .torch_private import registered_interfaces
+
+# A hash of the operators and classes that the library of these sources registers. A change of one of them on purpose
+# changes this line alone: the error below says the new value.
+_REGISTERED = "2780ed4ed3aa"
 NAME = "libcompact_python.so"
 
 
@@ -33,6 +39,14 @@ def _load():
         torch.ops.load_library(str(path))
     except OSError as error:
         raise ImportError(f"compact: cannot load {path}, built for torch {built}: {error}") from error
+    text = "\n".join(registered_interfaces("compact"))
+    found = hashlib.sha256(text.encode()).hexdigest()[:12]
+    if found != _REGISTERED:
+        raise ImportError(
+            f"compact: {path} has the interfaces {found}, and the Python package is for {_REGISTERED}: one of them is older. "
+            "`pip install --force-reinstall --no-deps .` in the source folder makes both anew, and a build the library alone; "
+            f'where an interface was changed on purpose, _REGISTERED = "{found}" in {__file__} takes it'
+        )
     return path
 
 

@@ -2,6 +2,7 @@
 """The private names of torch that the package uses: a torch in which they differ changes this file alone."""
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,6 +54,21 @@ def version_of(t: torch.Tensor) -> int | None:
         return t._version
     except RuntimeError:
         return None
+
+
+def calling_module(file: str) -> nn.Module | None:
+    """The module whose __call__ has called a function of a file; None: something else has."""
+    frame = inspect.currentframe().f_back
+    while frame is not None and frame.f_code.co_filename == file:
+        frame = frame.f_back
+    return frame.f_locals.get("self") if frame is not None and frame.f_globals is vars(nn.modules.module) else None
+
+
+def registered_interfaces(namespace: str) -> list[str]:
+    """The operators and methods of classes that a library has registered, as they are called."""
+    every = (*torch._C._jit_get_all_schemas(), *torch._C._jit_get_custom_class_schemas())
+    names = f"{namespace}::", f"torch.classes.{namespace}."
+    return sorted(text for text in map(str, every) if any(name in text for name in names))
 
 
 def remove_state_hooks(module: nn.Module, ours: tuple[Callable, ...]) -> None:

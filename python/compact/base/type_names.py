@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,10 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from .torch_private import parameters_of
+
 _OWN_CODE = ("transformers.", "torch.")
-_WRAPPERS = ("transformers.", "torch._dynamo.", "torch.compiler.")  # what they put around a function changes nothing that it computes
+_WRAPPERS = ("transformers.", "torch._dynamo.", "torch.compiler.")  # their wrappers change nothing that a function computes
 _CACHED = type(functools.cache(len))
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+Called = tuple[dict, str, Callable | None, Callable | None]
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -40,7 +42,7 @@ def origin_of(function: Callable) -> str:
 
 
 def code_of(function: Callable) -> Callable:
-    """What is inside the wrappers of transformers and torch.compile around a function. Any other wrapper may change
+    """The function inside the wrappers of transformers and torch.compile around one. Any other wrapper may change
     what is computed, as torch.no_grad and torch.autocast do, so that it is what runs."""
     while (inner := getattr(function, "__wrapped__", None)) is not None and (isinstance(function, _CACHED) or origin_of(function).startswith(_WRAPPERS)):
         function = inner
@@ -49,28 +51,40 @@ def code_of(function: Callable) -> Callable:
 
 def is_own_code(function: Callable) -> bool:
     """Whether torch or transformers defines a function, and no decorator made it of another one."""
-    inside = code_of(function)
-    if isinstance(inside, nn.Module) and origin_of(inside).startswith("kernels.") and "forward" not in inside.__dict__:
-        inside = inspect.getclosurevars(type(inside).forward).nonlocals.get("func")  # the package `kernels` makes modules of functions
+    inside = function_in(function)
     return isinstance(inside, _FUNCTIONS) and not getattr(inside, "__closure__", None) and f"{origin_of(inside)}.".startswith(_OWN_CODE)
 
 
-def functions_of(functions: Iterable[Callable]) -> list[tuple[dict, str, Callable | None]]:
-    """What each calls by a name of its own file, and what these call so: the file's names, the name, and the function,
-    or None where it is none of torch's or transformers'."""
-    found: dict[tuple[int, str], tuple[dict, str, Callable | None]] = {}
+def function_in(function: Callable) -> Callable | None:
+    """The same as code_of(), and of a module that the package `kernels` has made of a function that function; None: the
+    module is of another kind, or another forward was put into it."""
+    module = code_of(function)
+    if not isinstance(module, nn.Module):
+        return module
+    forward = type(module).forward
+    if "forward" in module.__dict__ or not origin_of(module).startswith("kernels."):
+        return None
+    names = forward.__code__.co_freevars
+    return forward.__closure__[names.index("func")].cell_contents if "func" in names else None
+
+
+def functions_of(functions: Iterable[Callable]) -> list[Called]:
+    """The functions that each of these calls by a name of its own file, and those that they call so: the file's names, the
+    name, the function, or None where it is none of torch's or transformers', and function_in() of it."""
+    found: dict[tuple[int, str], Called] = {}
 
     def search(function: Callable) -> None:
         names, code = getattr(function, "__globals__", {}), getattr(function, "__code__", None)
         for name in {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"} if code else ():
             other = names.get(name)
             if callable(other) and not isinstance(other, type) and (id(names), name) not in found:
-                origin, file = origin_of(code_of(other)), names.get("__name__")
+                inside, file = function_in(other), names.get("__name__")
+                origin = origin_of(inside) if inside else None
                 # Another model's function may have the same name.
                 own = is_own_code(other) and (origin == file or not origin.startswith("transformers.models."))
-                found[id(names), name] = names, name, other if own else None
-                if origin_of(other) == file:
-                    search(code_of(other))
+                found[id(names), name] = names, name, other if own else None, inside
+                if origin == file:
+                    search(inside)
 
     for function in functions:
         search(function)
@@ -87,10 +101,13 @@ def methods_of(cls: type[nn.Module]) -> list[tuple[str, Callable | None]]:
     return [(name, method if origin_of(code_of(method)).partition(".")[0] == package else None) for name, method in methods.items() if callable(method)]
 
 
-def has_plain_weights(cls: type[nn.Module]) -> bool:
-    """Whether what a class reads as `weight` and `bias` are its parameters, and no values that are made of them."""
+def has_plain_weights(module: nn.Module) -> bool:
+    """Whether what a module reads as `weight` and `bias` are its parameters, and no values that are made of them. A
+    class may say `bias = None` where there is no such parameter, which would not be read."""
+    cls = type(module)
     inherited = all(getattr(cls, name) is getattr(nn.Module, name) for name in ("__getattr__", "__getattribute__"))
-    return inherited and not hasattr(cls, "weight") and not hasattr(cls, "bias")
+    no_bias = getattr(cls, "bias", None) is None and (not hasattr(cls, "bias") or parameters_of(module).get("bias") is None)
+    return inherited and no_bias and not hasattr(cls, "weight")
 
 
 def is_forward_of(cls: type, path: str) -> bool:

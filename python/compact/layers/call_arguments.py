@@ -20,7 +20,7 @@ try:
 except ImportError:  # then no model has a layer of a family
     modeling_utils = sdpa_attention_forward = None
 
-CACHES = ("past_key_values", "cache")  # what versions of transformers call it
+CACHES = ("past_key_values", "cache")  # its names in versions of transformers
 # Arguments that the model has already acted on when it calls its layers, which ignore them.
 _IGNORED = frozenset({"num_items_in_batch", "position_ids", "return_dict", "output_hidden_states"})
 # Where packed sequences begin, for flash attention; what is served reads that from masks, as sdpa and eager attention do.
@@ -58,7 +58,7 @@ def arguments_by_name(names: tuple[str, ...], args: tuple, kwargs: dict) -> tupl
 
 
 def attention_mask(attention: nn.Module, family: Family, numbers: dict[str, float], training: bool, arguments: dict, x: torch.Tensor) -> Mask:
-    """What the mask of a call says, or why a block's attention would differ from the layer's. `numbers`: the block's."""
+    """The meaning of the mask of a call, or why a block's attention would differ from the layer's. `numbers`: the block's."""
     reason = _attention_problem(attention, family)
     if reason is not None:
         return Mask(reason=reason)

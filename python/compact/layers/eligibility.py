@@ -74,11 +74,11 @@ def parameters_problem(modules: list[tuple[str, nn.Module]]) -> str | None:
 
 def _derives(module: nn.Module, path: str) -> bool:
     base = base_of_path(type(module), path)
-    return base is not None and type(module).forward is base.forward and has_plain_weights(type(module))
+    return base is not None and type(module).forward is base.forward and has_plain_weights(module)
 
 
 def _is_norm(module: nn.Module, rms: bool) -> bool:
-    if not has_plain_weights(type(module)):
+    if not has_plain_weights(module):
         return False
     if not rms:
         known = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1

@@ -31,7 +31,7 @@ class Family:
     products: dict[str, tuple[str, ...]]  # name in a block: submodules whose rows follow each other
     norms: dict[str, str]  # name in a block: submodule
     numbers: Callable[[nn.Module], dict[str, float]]
-    refuses: Callable[[nn.Module], str | None] = lambda layer: None  # what the layer computes and a block does not
+    refuses: Callable[[nn.Module], str | None] = lambda layer: None  # why a block does not compute what the layer does
     attention: str = "self_attn"  # the submodule with the `config` of attention
     causal: bool = True
     product_class: str = "torch.nn.modules.linear.Linear"

@@ -169,25 +169,28 @@ def llama_refuses(layer: nn.Module, activations: tuple[str, ...] = _SILU) -> str
     return problem or _activation(getattr(modules["mlp"], "act_fn", None), activations)
 
 
-# --- encoders of BERT's kind
+# --- encoders: BERT, ViT
+
+
+def _encoder_numbers(attention: nn.Module, query: nn.Module, up: nn.Module, norm: nn.Module, dropout: Any, activation: Any) -> dict[str, float]:
+    """The numbers that both have, from the submodules that give them."""
+    return {
+        "hidden": plain(query).in_features,
+        "intermediate": plain(up).out_features,
+        "heads": attention.num_attention_heads,
+        "eps": norm.eps,
+        "scale": attention.scaling,
+        "dropout": _dropout(dropout),
+        "gelu_tanh": _gelu_tanh(activation),
+        "causal": False,
+        "qkv_bias": plain(query).bias is not None,
+    }
 
 
 def bert_numbers(layer: nn.Module) -> dict[str, float]:
-    attention = layer.attention.self
-    query = plain(attention.query)
-    return {
-        "hidden": query.in_features,
-        "intermediate": plain(layer.intermediate.dense).out_features,
-        "heads": attention.num_attention_heads,
-        "head_dim": attention.attention_head_size,
-        "eps": layer.output.LayerNorm.eps,
-        "scale": attention.scaling,
-        "attention_dropout": _dropout(attention.dropout),
-        "dropout": _dropout(layer.output.dropout),
-        "gelu_tanh": _gelu_tanh(layer.intermediate.intermediate_act_fn),
-        "causal": False,
-        "qkv_bias": query.bias is not None,
-    }
+    attention, up, output = layer.attention.self, layer.intermediate, layer.output
+    numbers = _encoder_numbers(attention, attention.query, up.dense, output.LayerNorm, output.dropout, up.intermediate_act_fn)
+    return numbers | {"head_dim": attention.attention_head_size, "attention_dropout": _dropout(attention.dropout)}
 
 
 def bert_refuses(layer: nn.Module) -> str | None:
@@ -201,7 +204,19 @@ def bert_refuses(layer: nn.Module) -> str | None:
     return problem or _activation(layer.intermediate.intermediate_act_fn, _GELU + _GELU_TANH)
 
 
-# --- blocks that norm what they read: GPT-2, ViT
+def vit_numbers(layer: nn.Module) -> dict[str, float]:
+    attention, mlp = layer.attention, layer.mlp
+    numbers = _encoder_numbers(attention, attention.q_proj, mlp.fc1, layer.layernorm_before, layer.dropout, mlp.activation_fn)
+    return numbers | {"head_dim": attention.head_dim, "attention_dropout": attention.attention_dropout}
+
+
+def vit_refuses(layer: nn.Module) -> str | None:
+    problem = _eps_differ((layer.layernorm_before, layer.layernorm_after)) or _dropouts_differ(layer, "dropout")
+    problem = problem or _some_biases(_OF_QKV, (getattr(layer.attention, f"{name}_proj") for name in "qkv"))
+    return problem or _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)
+
+
+# --- GPT-2
 
 
 def gpt2_numbers(layer: nn.Module) -> dict[str, float]:
@@ -228,27 +243,3 @@ def gpt2_refuses(layer: nn.Module) -> str | None:
         return "its attention is reordered (reorder_and_upcast_attn)"
     problem = _eps_differ((layer.ln_1, layer.ln_2)) or _dropouts_differ(layer, "attn.resid_dropout", "mlp.dropout")
     return problem or _dropouts_differ(layer, "attn.attn_dropout") or _activation(layer.mlp.act, _GELU + _GELU_TANH)
-
-
-def vit_numbers(layer: nn.Module) -> dict[str, float]:
-    attention = layer.attention
-    query = plain(attention.q_proj)
-    return {
-        "hidden": query.in_features,
-        "intermediate": plain(layer.mlp.fc1).out_features,
-        "heads": attention.num_attention_heads,
-        "head_dim": attention.head_dim,
-        "eps": layer.layernorm_before.eps,
-        "scale": attention.scaling,
-        "attention_dropout": attention.attention_dropout,
-        "dropout": _dropout(layer.dropout),
-        "gelu_tanh": _gelu_tanh(layer.mlp.activation_fn),
-        "causal": False,
-        "qkv_bias": query.bias is not None,
-    }
-
-
-def vit_refuses(layer: nn.Module) -> str | None:
-    problem = _eps_differ((layer.layernorm_before, layer.layernorm_after)) or _dropouts_differ(layer, "dropout")
-    problem = problem or _some_biases(_OF_QKV, (getattr(layer.attention, f"{name}_proj") for name in "qkv"))
-    return problem or _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)

@@ -15,7 +15,7 @@ OTHER = "the attention mask is neither causal nor padding at one end of the rows
 
 
 class Mask(NamedTuple):
-    """What a mask says."""
+    """The tokens that attend to each other, as a mask says."""
 
     lengths: torch.Tensor | None = None  # int64 [batch], where sequences are padded at their end
     # int64 [n, 3] on the CPU: rows (row of the batch, begin, end) of tokens that attend causally to each other alone, in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from ..base.torch_private import REPLICATE
+from ..base.torch_private import calling_module, REPLICATE
 
 STATE = "_compact"  # the attribute of a module whose forward is replaced
 SCOPE = "_compact_scope"  # of a module that has a scope around its layers, too
@@ -30,28 +31,56 @@ def check_module(function: str, model: Any) -> None:
         raise TypeError(f"compact.{function}: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
 
 
-class Forward:
-    """Replaces the forward of one module; a copy of it in a copied module is for that one."""
+def _none() -> None:
+    return None
 
-    def __init__(self, function: Callable | None, module: nn.Module):
-        self.function, self._module = function, weakref.ref(module)  # a model is freed without a collection
+
+def is_recorded() -> bool:
+    """Whether torch.export or torch.jit.trace records the operations that run."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+
+
+class Forward:
+    """Replaces the forward of one module; a copy of it in a copied module is for that one, and a shallow copy of a
+    module has this object itself, which then is for the module that is called. What is exported or traced by
+    torch.export and torch.jit.trace is the forward of the class: plain operations, which run where compact is not."""
+
+    def __init__(self, function: Callable | None, module: nn.Module | None):
+        # A model is freed without a collection. None: a shallow copy outlived it.
+        self.function, self._module = function, weakref.ref(module) if module is not None else _none
 
     @property
-    def module(self) -> nn.Module:
+    def module(self) -> nn.Module | None:
         return self._module()
 
     def __reduce__(self):
         return type(self), (self.function, self.module)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _called(self) -> nn.Module:
+        """The module that is called, this object's own or a shallow copy of it."""
         module = self._module()
+        if is_dynamo_compiling():
+            return module
+        caller = calling_module(__file__)
+        if caller is not None and caller.__dict__.get("forward") is self:
+            return caller
+        if module is None:
+            raise RuntimeError("compact: the module of this forward is gone")
+        return module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._called()
         if args and args[0] is module:  # accelerate binds this object to its module
             args = args[1:]
-        if STATE not in module.__dict__:  # after remove(), where a wrapper still holds this object
+        if STATE not in module.__dict__ or is_recorded():  # none after remove(), where a wrapper still holds this object
             return type(module).forward(module, *args, **kwargs)
         if is_dynamo_compiling():  # a compiled graph cannot contain the library's nodes
             return _outside_of_graphs(self.function, module, *args, **kwargs)
         return self.function(module, *args, **kwargs)
+
+    @property
+    def __code__(self) -> types.CodeType:  # torch.export says by it where a model stands
+        return type(self.module).forward.__code__
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What report() gives: how each layer of a model is served, and what was held."""
+"""The result of report(): how each layer of a model is served, and what was held."""
 from __future__ import annotations
 
 import collections
@@ -42,14 +42,14 @@ class LayerReport:
 
 @dataclasses.dataclass(repr=False)
 class Report:
-    """What compact does in a model; str() of it is a table."""
+    """How compact serves a model; str() of it is a table."""
 
     policy: str | None  # its text; None: there is none
     layers: list[LayerReport]
     loss: str
     name: str | None = None  # the policy's: a preset's, "auto", a file's path, or "given as text"
     rest: list[str] = dataclasses.field(default_factory=list)  # modules with parameters around the layers: name (class)
-    # What the last pass with gradients saved: around the layers that are served, or of the network as a whole.
+    # Tensors that the last pass with gradients saved: around the layers that are served, or in the network as a whole.
     saved: SavedTensorsReport | None = None
     network: str | None = None  # how the whole of it is served; None: layers are
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dis
+import functools
 import inspect
+import pickle
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -16,11 +19,11 @@ from ..base.library import can_compute_on, classes, kind_of, TYPES
 from ..base.log import Notes
 from ..base.torch_functions import OF_LAYERS, replaced_function
 from ..base.torch_private import (
-    BACKWARD_HOOKS, BACKWARD_PRE_HOOKS, FORWARD_HOOKS, FORWARD_PRE_HOOKS, has_global_hooks, parameters_of, running_backward_pass, submodules_of,
+    BACKWARD_HOOKS, BACKWARD_PRE_HOOKS, FORWARD_HOOKS, FORWARD_PRE_HOOKS, has_global_hooks, internal_overlap, parameters_of, running_backward_pass, submodules_of,
     top_saved_tensors_hooks, under_transform, without_torch_function,
 )  # fmt: skip
 from ..base.transformers_private import RECORDERS, records_attention
-from ..base.type_names import code_of, functions_of, is_forward_of, methods_of, origin_of, path_of
+from ..base.type_names import code_of, function_in, functions_of, is_forward_of, methods_of, origin_of, path_of
 from ..projected_weights.carriers import Carrier, check_carrier, NAME as CARRIER, Projected
 from . import call_arguments
 from .adapters import active_adapters, adapter_problem, is_lora, plain, Row
@@ -167,6 +170,11 @@ class LayerState:
         return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None, "functions": None, "methods": []}
 
     def __setstate__(self, state):
+        if differ := state.keys() ^ _attributes():
+            raise pickle.UnpicklingError(
+                f"compact: the model was pickled by another version of the package, whose layers have another state ({', '.join(sorted(differ))}): "
+                "save its state_dict(), or pickle it after compact.remove(model)"
+            )
         self.__dict__.update(state)
         self.watched = [(*row, type(row[2]), type(row[2]).forward) for row in self.watched]
         self._set_projected()
@@ -207,12 +215,13 @@ class LayerState:
             self.functions = functions_of([*forwards, call_arguments.sdpa_attention_forward])
             # Without the layer itself, which has this state.
             self.methods = [(None if m is layer else m, *method) for m in layer.modules() for method in methods_of(type(m))]
-        for names, name, function in self.functions:
-            if names.get(name) is not function:
+        for names, name, function, inside in self.functions:
+            # A kernel is put into the module that stands for a function, and the name stays as it is.
+            if names.get(name) is not function or (isinstance(function, nn.Module) and function_in(function) is not inside):
                 return f"{name} of {names['__name__']} was replaced"
         for module, name, method in self.methods:
             owner = layer if module is None else module
-            if getattr(type(owner), name, None) is not method or name in owner.__dict__:
+            if getattr(type(owner), name, None) != method or name in owner.__dict__:
                 return f"{name} of {path_of(type(owner))} was replaced"
         if problem := parameters_problem([("", layer), *self.others]):
             return problem
@@ -248,8 +257,12 @@ class LayerState:
         if running_backward_pass() != -1:
             return "a backward pass runs, as of checkpointing"
         for i, weight in enumerate(weights):
-            if type(weight) not in _WEIGHTS and i not in self.provided:
+            if i in self.provided:
+                continue
+            if type(weight) not in _WEIGHTS:
                 return f"it has weights of type {type(weight).__name__}"
+            if type(weight) is not Carrier and internal_overlap(weight) == 1:  # a carrier is expanded while it is zero
+                return "elements of a weight share memory, as of an expanded tensor"
         kind = kind_of(x)
         if not can_compute_on(kind):
             return f"the package was built without kernels for {kind}"
@@ -280,6 +293,13 @@ class LayerState:
         if hooks is None or getattr(hooks[0], "__module__", "").startswith("compact."):
             return None
         return "hooks for saved tensors are in force around it, as of checkpointing or offloading"
+
+
+@functools.cache
+def _attributes() -> frozenset[str]:
+    """The names of what a LayerState has: what its methods assign."""
+    methods = [method for method in vars(LayerState).values() if inspect.isfunction(method)]
+    return frozenset(step.argval for method in methods for step in dis.get_instructions(method) if step.opname == "STORE_ATTR")
 
 
 def _type_of(x: torch.Tensor) -> torch.dtype:

@@ -6,6 +6,7 @@ A row of PROVIDERS says how the values are made. What it gives must be what the 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from ..base.library import kind_of
-from ..base.torch_private import parameters_of, version_of, wrapper_tensor
+from ..base.torch_private import parameters_of, storage_id, version_of, wrapper_tensor
 from ..base.type_names import base_of_path, path_of
 
 
@@ -22,7 +23,7 @@ class Provider:
     name: str
     module: str  # its class, whose forward must be its own
     weight: str  # the class of its weight
-    make: Callable[[nn.Module, torch.dtype], tuple[list[torch.Tensor], Callable[[], torch.Tensor]]]  # what the values are made of, and how
+    make: Callable[[nn.Module, torch.dtype], tuple[list[torch.Tensor], Callable[[], torch.Tensor]]]  # the tensors that values are made of, and how
     problem: Callable[[nn.Module], str | None] = lambda module: None  # why its product is not one with these values
     dtype: Callable[[nn.Module, torch.dtype], torch.dtype] = lambda module, dtype: dtype  # of the product, in a pass of this type
 
@@ -55,7 +56,7 @@ def provided(provider: Provider, module: nn.Module, dtype: torch.dtype) -> torch
 
 
 def provider_of(module: Any) -> Provider | None:
-    """What gives the weight of a module; None: it is none of a known kind, or has another forward."""
+    """The provider of a module's weight; None: the weight is of no known kind, or the module has another forward."""
     weight = parameters_of(module).get("weight") if isinstance(module, nn.Module) else None
     if type(weight) is nn.Parameter:
         return None
@@ -64,6 +65,29 @@ def provider_of(module: Any) -> Provider | None:
         if base is not None and type(module).forward is base.forward and path_of(type(weight)) == row.weight:
             return row
     return None
+
+
+def weights_of(model: nn.Module) -> tuple[int, int]:
+    """How many parameters a model has, of weights in codes those that they stand for, and the bytes that they and the scales and
+    tables of codes take."""
+    held, number = {}, {}
+
+    def weigh(x: Any, in_codes: bool) -> None:
+        if isinstance(x, torch.Tensor):
+            storage = x.untyped_storage()
+            held[storage_id(storage)] = storage.nbytes()
+        if in_codes and type(x).__module__.startswith("bitsandbytes."):
+            for inside in vars(x).values():
+                weigh(inside, True)
+
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            in_codes = path_of(type(p)) in {row.weight for row in PROVIDERS}
+            weigh(p, in_codes)
+            weigh(module.__dict__.get("state"), in_codes)  # LLM.int8 moves codes there
+            shape = getattr(getattr(p, "quant_state", None), "shape", None) if in_codes else None  # a byte has two codes of 4 bits
+            number[id(p)] = math.prod(shape or p.shape)
+    return sum(number.values()), sum(held.values())
 
 
 # --- bitsandbytes

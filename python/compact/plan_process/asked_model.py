@@ -106,7 +106,7 @@ def inputs_of(asked: dict, model: nn.Module) -> dict:
         if most is not None and length > most:
             raise ValueError(f"compact.plan: {length} tokens are more than the model's {most} positions")
         given = {main: torch.zeros(samples, length, dtype=torch.long)}
-        if asked["padded"]:  # what a mask takes depends on its shape, once some token is padding
+        if asked["padded"]:  # a mask takes memory by its shape, once some token is padding
             given["attention_mask"] = torch.ones(samples, length, dtype=torch.long)
             given["attention_mask"][-1, max(1, length - 1) :] = 0
     elif asked["padded"]:

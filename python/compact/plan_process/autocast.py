@@ -47,7 +47,7 @@ def _casting(own: Callable, lower: bool) -> Callable:
             return own(*args, **kwargs)
         dtype = torch.get_autocast_dtype(_kind) if lower else torch.float32
         cast = {k: _cast(v, dtype) for k, v in kwargs.items()}
-        with torch.autocast(_kind, enabled=False):  # what it calls is not cast again
+        with torch.autocast(_kind, enabled=False):  # the functions that it calls do not cast again
             return own(*(_cast(x, dtype) for x in args), **cast)
 
     return function

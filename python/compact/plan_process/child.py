@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the process that plans does: runs steps of a model on the meta device, where tensors take no
+"""The work of the process that plans: it runs steps of a model on the meta device, where tensors take no
 memory, and counts what they would take."""
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ..layers import apply, masks
 from ..layers.patched_forward import SCOPE, state_of
 from ..layers.plain_loss import makes_plain_loss
 from ..layers.served_layer import LayerState
+from ..layers.weight_providers import weights_of
 from ..optim import Muon
 from ..optimizers.optimizer import Optimizer
 from ..planning import known_values
@@ -43,7 +44,7 @@ class _Step:
         self.clip, self.autocast, self.chunked_loss = asked["clip"], asked["autocast"], asked["chunked_loss"]
         built.stop()
         self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
-        self._remembers = asked["device"] == "cuda"  # what an allocator keeps of earlier steps
+        self._remembers = asked["device"] == "cuda"  # its allocator keeps memory of earlier steps
         self.optimizer, self.parameters, self._moments, self._left = None, [], None, 0
         self.treat(None)
 
@@ -56,8 +57,8 @@ class _Step:
             p.grad = None
         apply.remove(self.model)
         masks._last.result = None  # lengths of samples, which each step keeps for the next
-        gc.collect()  # what is in circles would go in a step
-        self._outside += ops.planned_bytes() - self._bare  # what a search holds
+        gc.collect()  # objects in circles would be freed within a step
+        self._outside += ops.planned_bytes() - self._bare  # a search holds tensors, too
         if policy is not None:
             apply.apply(self.model, policy, chunked_loss=self.chunked_loss)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -105,7 +106,7 @@ class _Step:
 
     def run(self, operations: bool = False, segments: bool = False) -> Any:
         """The trace of one step, with its operations or what its layers are given, where a search asks for it."""
-        if self._first and not segments:  # what an optimizer makes in its first step is there in all others
+        if self._first and not segments:  # an optimizer makes its state in its first step, and has it in all others
             self._earlier.append(self._traced())
             self._first = False
             self._left += ops.planned_bytes()  # by the optimizer and its first step
@@ -168,7 +169,7 @@ class _Step:
             "policy": name,
             "peak": peak,
             "reserved": self.reserved(trace),
-            "weights": sum({storage_id(s): s.nbytes() for s in (p.untyped_storage() for p in self.model.parameters())}.values()),
+            "weights": weights_of(self.model)[1],
             "optimizer": states,
             "gradients": gradients,
             "saved": saved,
@@ -335,7 +336,7 @@ def answer(asked: dict) -> dict:
         "chunks": step.chunked_loss is None and any(makes_plain_loss(type(m)) for m in step.model.modules()),
         "mask": step.given.get("attention_mask") is not None if "input_ids" in step.given else None,
         "model": type(step.model).__name__,
-        "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier)),
+        "parameters": weights_of(step.model)[0] - sum(p.numel() for p in step.model.parameters() if isinstance(p, Carrier)),
     }
     if asked["device"] == "cuda":
         reply["gpu"], reply["memory"] = ops.planned_gpu_memory()

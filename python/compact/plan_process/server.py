@@ -16,7 +16,7 @@ import traceback
 
 from . import child
 
-_PACKAGES = ("peft", "transformers")  # whose modules it imports for all plans to come
+_PACKAGES = ("peft", "transformers")  # it imports their modules for all plans to come
 
 
 def main(control: int, idle: float) -> None:

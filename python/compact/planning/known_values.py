@@ -16,7 +16,7 @@ _UNKNOWN = "_compact_unknown"  # the attribute of a value's storage to which an 
 MOST = 1 << 28  # elements
 NO_PLAN_NEEDED = '. compact.saved_tensors("exact", model=net, budget="40%") around the forward pass needs no plan'
 NO_PLAN = ". What reads values cannot be planned" + NO_PLAN_NEEDED
-# What makes a number or a list of a tensor.
+# The functions that make a number or a list of a tensor.
 _READS = {
     torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
     torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.equal, torch.equal,
@@ -65,7 +65,7 @@ class KnownValues(TorchFunctionMode):
 
     @staticmethod
     def _write(func: Callable, args: tuple, kwargs: dict) -> None:
-        """What is written to, in place, keeps its values as far as those that are written are known; else none that
+        """A tensor that is written to, in place, keeps its values as far as the written ones are known; else no tensor that
         shares its memory does."""
         value = getattr(args[0], VALUE, None) if isinstance(args[0], torch.Tensor) else None
         if value is None:

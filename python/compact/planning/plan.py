@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step of a model takes, before it runs: counted in a process of its own, where the
+"""The memory that a training step of a model takes, before it runs: counted in a process of its own, where the
 step runs on tensors that take no memory."""
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def plan(
     loss: Callable[[Any], torch.Tensor] | None = None,
     chunked_loss: bool | None = None,
 ) -> Plan:
-    """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
+    """The memory that a training step of `model` takes under each of `policies`, to the byte, before it runs.
 
     model: a module, or of transformers the folder of a model or a configuration (whose
     `architectures` say the class; else it is that for causal or masked language modelling, or for
@@ -183,7 +183,7 @@ def plan(
             "gpu": card,
             "autocast": autocast,
             "threads": torch.get_num_threads(),  # each has buffers of its own
-            "deterministic": torch.are_deterministic_algorithms_enabled(),  # whose kernels take others on a GPU
+            "deterministic": torch.are_deterministic_algorithms_enabled(),  # on a GPU their kernels take other memory
             "cudnn": {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")},
             "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",  # `allow_tf32` cannot be read where this was set
         },

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..base.torch_private import as_class
+from ..base.torch_private import as_class, storage_id
 from ..base.transformers_private import no_recorder, RECORDERS
 from ..base.type_names import origin_of
 from ..projected_weights.watched_parameter import Watched
@@ -25,6 +25,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._numbers: dict[int, tuple[int, torch.Tensor]] = {}  # by id(), kept alive
         self._copies: dict[int, Any] = {}  # without values, by id()
+        self._places: dict[tuple, int] = {}  # by their memory
 
     def reducer_override(self, obj: Any) -> Any:
         if id(obj) in self._copies:  # a module has what its parameter has
@@ -45,13 +46,15 @@ class _Pickler(pickle.Pickler):
         if (of_class and not _is_plain_parameter(obj)) or obj.layout != torch.strided:
             raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded or compiled, and after the first pass of lazy modules")
         number, _ = self._numbers.setdefault(id(obj), (len(self._numbers), obj))
+        memory = storage_id(obj.untyped_storage()), obj.storage_offset(), obj.shape, obj.stride(), obj.dtype
+        shared = self._places.setdefault(memory, number) if isinstance(obj, nn.Parameter) else self._places.get(memory)
         value = None
-        if not isinstance(obj, nn.Parameter) and obj.device.type != "meta" and obj.numel() <= _MOST_VALUES:
+        if shared is None and not isinstance(obj, nn.Parameter) and obj.device.type != "meta" and obj.numel() <= _MOST_VALUES:
             file = io.BytesIO()
             torch.save(obj.detach().cpu().clone(memory_format=torch.contiguous_format), file)
             value = file.getvalue()
         about = (type(obj), {name: self._without_values(x) for name, x in vars(obj).items() if not isinstance(x, nn.Module)}) if of_class else None
-        return number, isinstance(obj, nn.Parameter), tuple(obj.shape), obj.stride(), obj.dtype, obj.requires_grad, value, about
+        return number, isinstance(obj, nn.Parameter), tuple(obj.shape), obj.stride(), obj.dtype, obj.requires_grad, value, about, shared
 
     def _without_values(self, x: Any) -> Any:
         """Tensors that a parameter of a class of its own has beside its elements, as scales of its blocks."""
@@ -89,9 +92,11 @@ class _Unpickler(pickle.Unpickler):
         self._made: dict[int, torch.Tensor] = {}
 
     def persistent_load(self, pid: Any) -> torch.Tensor:
-        number, parameter, shape, stride, dtype, requires_grad, value, about = pid
+        number, parameter, shape, stride, dtype, requires_grad, value, about, shared = pid
         if number not in self._made:
-            if value is not None:
+            if shared in self._made:  # codes of LLM.int8, which a module has beside its parameter
+                made = self._made[shared].detach()
+            elif value is not None:
                 made = with_value(torch.load(io.BytesIO(value), weights_only=True))
             else:
                 made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")

@@ -94,7 +94,7 @@ def tokenizer_files(options, tokenizer):
 
 
 class Rows:
-    """What map() calls: a row's tokens, which of them are learnt, and whether it was cut."""
+    """The function that map() calls: a row's tokens, which of them are learnt, and whether it was cut."""
 
     def __init__(self, reader, form, options, where):
         self.reader, self.options, self.where = reader, options, where

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be prepared, as a sentence."""
+"""The error where data cannot be prepared: a sentence."""
 
 
 class Refusal(Exception):
