@@ -86,7 +86,7 @@ void report_model(const Plans& plans, const StepPlan& plan, Reported& to) {
          << format_count(plan.parameters) << " parameters, " << task.network_text << ", " << c.dtype
          << " on " << to.json["device"].get<std::string>() << ", " << c.per_device_train_batch_size;
   if (task.units > 1) to.out << " x " << task.units;
-  to.out << " " << task.unit;
+  to.out << " " << task.batch_unit();
   if (c.gradient_accumulation_steps > 1) to.out << " x " << c.gradient_accumulation_steps;
   to.out << ", " << c.optim << ", preset " << c.preset << "\n" << plan_table(plan, plans.device());
 }

@@ -35,6 +35,7 @@ struct TrainConfig {
   bool do_regression = false;
   std::string prompt_column = "prompt", completion_column = "completion";
   std::string truncation = "end";  // what becomes of prompts longer than block_size
+  bool packing = false;            // several samples share a row
   int64_t max_seq_length = 128;
   int64_t max_train_samples = 0;  // 0: all
   int64_t block_size = 256;

@@ -135,6 +135,10 @@ OptionGroup options_of_data() {
                   "or are dropped; a warning says how many"),
            .choices = {{"end", {"keep_start"}}, {"start", {"keep_end"}}, {"drop"}}, .resume = kKept,
            .commands = kRunOrPlan | kEval, .tasks = {"prompt-completion"}},
+          {OPTION(packing,
+                  "prompt-completion: several samples share a row of --block_size, each with "
+                  "positions and attention of its own; batches count rows"),
+           .resume = kKept, .tasks = {"prompt-completion"}},
           {OPTION(max_seq_length,
                   "glue and text-classification: tokens that a text or pair is cut to"),
            .range = ValueRange::from(1, 1 << 20), .resume = kKept, .commands = kRunOrPlan | kEval,

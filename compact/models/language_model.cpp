@@ -8,6 +8,7 @@
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/fork.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
@@ -60,6 +61,7 @@ at::Tensor LanguageModel::hidden(const at::Tensor& ids, const at::Tensor& embedd
                                  const Pass& pass, TokenCache* cache, SegmentReport* report) const {
   COMPACT_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kLong,
                 "[language model] ids must be int64 [batch, sequence]");
+  if (pass.ranges.defined()) check_ranges(pass.ranges, ids.size(0), ids.size(1));
   const int64_t first = cache ? cache->length() : 0, length = first + ids.size(1);
   COMPACT_CHECK(length <= options().max_length, "[language model] a sequence of ", length,
                 " tokens is longer than max_length ", options().max_length);

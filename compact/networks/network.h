@@ -27,10 +27,11 @@ struct Pass {
   // Key of the random bits of codecs and dropout; must differ from pass to pass.
   uint64_t noise = 0;
   bool training = true;             // dropout is drawn, batch norms use the batch's statistics
+  at::Tensor ranges = {};           // of decoders: sequences in rows, as in SegmentPass
   const SeeSegment* see = nullptr;  // called for every segment; null: not called
 
   SegmentPass of_segments(const at::Tensor& lengths = {}) const {
-    return {.training = training, .noise = noise, .lengths = lengths, .see = see};
+    return {.training = training, .noise = noise, .lengths = lengths, .ranges = ranges, .see = see};
   }
 };
 

@@ -107,7 +107,7 @@ SegmentGroups::SegmentGroups(const StepRequest& request) {
          .pass = {pass.training, pass.noise, pass.lengths, pass.ranges}});
   };
   const at::AutoGradMode with_graph(true);
-  network->each_segment(batch.inputs, batch.target, {}, see);
+  network->each_segment(batch.inputs, batch.target, {.ranges = batch.ranges}, see);
   COMPACT_CHECK(segments_.size() == network->segments().size(), "[plan] a forward pass shows ",
                 segments_.size(), " of ", network->segments().size(), " segments");
 }

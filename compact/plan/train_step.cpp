@@ -23,7 +23,8 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
     if (settings.report) settings.report->clear();
     const at::Tensor loss =
         network.loss(batch.inputs, batch.target,
-                     {.scale = settings.loss_scale, .noise = batch.noise}, settings.report);
+                     {.scale = settings.loss_scale, .noise = batch.noise, .ranges = batch.ranges},
+                     settings.report);
     trace_mark(MemoryEventKind::kForwardEnd);
     if (hooks.before_backward) hooks.before_backward(loss);
     if (settings.guard.defined()) settings.guard.add_(loss.detach(), 0);

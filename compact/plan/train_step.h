@@ -15,6 +15,7 @@ struct StepInputs {
   Tensors inputs;
   at::Tensor target;
   uint64_t noise = 0;
+  at::Tensor ranges = {};  // of sequences in rows (Pass::ranges), on the CPU
 };
 
 struct StepSettings {

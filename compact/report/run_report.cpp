@@ -78,6 +78,7 @@ std::span<const ReportColumn> report_columns() {
       {"step_seconds", "step time", Unit::kSeconds},
       {"step_spread", "spread", Unit::kSpread},
       {"tokens_per_second", "tokens/s", Unit::kRate},
+      {"samples_per_second", "samples/s", Unit::kRate},
       {"images_per_second", "images/s", Unit::kRate},
       {"nodes_per_second", "nodes/s", Unit::kRate},
       {"graphs_per_second", "graphs/s", Unit::kRate},

@@ -8,7 +8,7 @@
 namespace compact {
 namespace {
 
-double units_per_second(const StepFigures& f) { return static_cast<double>(f.units) / f.seconds; }
+double units_per_second(const StepFigures& f) { return f.units / f.seconds; }
 
 }  // namespace
 

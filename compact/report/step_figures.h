@@ -17,7 +17,7 @@ struct StepFigures {
   double grad_norm = 0, learning_rate = 0;
   double seconds = 0;  // of a step
   std::string unit = "tokens";
-  int64_t units = 0;  // of a step
+  double units = 0;  // of a step, on average
   int64_t peak_bytes = 0, held_bytes = 0, saved_bytes = 0;
   std::optional<int64_t> reserved_bytes;  // on a GPU
   std::optional<int64_t> resident_bytes;  // of the process, the most so far; on Linux

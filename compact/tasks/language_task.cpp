@@ -7,6 +7,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/task_model.h"
 
@@ -67,11 +68,14 @@ ModelShape set_language_model(const TrainConfig& c, const Opening& opening,
   return shape;
 }
 
-Task::MakeInputs ids_of(std::function<int64_t(const TrainConfig&)> length) {
-  return [length = std::move(length)](const TrainConfig& of, at::Device device, int64_t batch) {
+Task::MakeInputs ids_of(std::function<int64_t(const TrainConfig&)> length, MakeRanges ranges) {
+  return [length = std::move(length), ranges = std::move(ranges)](
+             const TrainConfig& of, at::Device device, int64_t batch) {
     const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
     const std::vector<int64_t> sizes = {batch, length(of)};
-    return StepInputs{{at::ones(sizes, ids)}, at::ones(sizes, ids)};
+    StepInputs inputs{{at::ones(sizes, ids)}, at::ones(sizes, ids)};
+    if (ranges) inputs.ranges = ranges_tensor(ranges(batch, sizes[1]));
+    return inputs;
   };
 }
 

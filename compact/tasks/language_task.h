@@ -2,6 +2,9 @@
 // The model of tasks on language models.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "compact/data/tokenizers/tokenizer.h"
@@ -21,7 +24,10 @@ ModelShape set_language_model(const TrainConfig& config, const Opening& opening,
                               const Tokenizer* tokenizer, Task& task,
                               std::vector<std::string>& warnings);
 
-// Micro-batches of sequences of so many tokens.
-Task::MakeInputs ids_of(std::function<int64_t(const TrainConfig&)> length);
+// Micro-batches of sequences of so many tokens. `ranges`, where given: of a batch of so many rows
+// of that length.
+using MakeRanges =
+    std::function<std::vector<std::array<int64_t, 3>>(int64_t batch, int64_t length)>;
+Task::MakeInputs ids_of(std::function<int64_t(const TrainConfig&)> length, MakeRanges ranges = {});
 
 }  // namespace compact

@@ -11,6 +11,7 @@
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/setup.h"
 
@@ -105,9 +106,12 @@ BatchWindow next_window(const Task& task, const TrainConfig& c, Group& group) {
     window.targets += target.is_floating_point()
                           ? target.numel()
                           : target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
+    window.samples += std::ssize(window.batches.back().ranges);
   }
   task.train->skip((group.size() - 1 - group.rank()) * own);
   window.targets = group.sum_of(window.targets);
+  window.samples =
+      window.samples > 0 ? group.sum_of(window.samples) : samples_of_step(c, group.size());
   return window;
 }
 
@@ -127,6 +131,7 @@ StepInputs inputs_of(const Batch& batch, at::Device device) {
   };
   StepInputs result{{moved(batch.input)}, moved(batch.target)};
   for (const at::Tensor& t : batch.more) result.inputs.push_back(moved(t));
+  if (!batch.ranges.empty()) result.ranges = ranges_tensor(batch.ranges);
   return result;
 }
 

@@ -45,14 +45,17 @@ struct Task {
   AttentionShape attention;                  // of decoders
   std::string unit = "samples";              // counted for speed: tokens, images, nodes
   int64_t units = 1;                         // units in a sample
-  std::string target = {};                   // name of what has a loss; empty: the unit
-  int64_t classes = 0;  // targets are below this, or ignored; 0: targets are values
+  std::string rows = {};                     // name of what a batch counts; empty: the unit
+  const std::string& batch_unit() const { return rows.empty() ? unit : rows; }
+  std::string target = {};  // name of what has a loss; empty: the unit
+  int64_t classes = 0;      // targets are below this, or ignored; 0: targets are values
   const std::string& target_unit() const { return target.empty() ? unit : target; }
   std::vector<std::string> metrics;     // names of base/scores.h, the most important first
   double positive_class = 1;            // of f1
   std::string positive_name = {};       // its name
   std::string test_prefix = "test";     // of the figures on `test`
   std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
+  std::vector<std::pair<std::string, double>> data_figures;  // of all_results.json
 };
 
 // How a task is opened.
@@ -93,11 +96,11 @@ std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& tas
                                       const Policy& policy, at::Device device,
                                       std::vector<std::string>& warnings);
 
-// This rank's micro-batches of the next update, and the targets of all ranks that are not ignored.
-// Ranks take consecutive micro-batches, in order of rank.
+// This rank's micro-batches of the next update, and of all ranks the targets that are not ignored
+// and the samples. Ranks take consecutive micro-batches, in order of rank.
 struct BatchWindow {
   std::vector<Batch> batches;
-  int64_t targets = 0;
+  int64_t targets = 0, samples = 0;
 };
 BatchWindow next_window(const Task& task, const TrainConfig& config, Group& group);
 // Throws InputError on a target outside the task's classes, which a GPU would not report.

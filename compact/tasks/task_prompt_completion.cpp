@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completions of prompts: the loss is on the completion's tokens only.
 #include <algorithm>
+#include <array>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -36,14 +37,54 @@ uint64_t checksum_of(const PromptSamples& samples) {
   return sum;
 }
 
+// Rows of samples of the usual length, the last of which ends with the longest: the extras of the
+// others are held while that one takes most.
+std::vector<std::array<int64_t, 3>> planned_ranges(int64_t batch, int64_t length, int64_t usual,
+                                                   int64_t longest) {
+  std::vector<std::array<int64_t, 3>> ranges;
+  for (int64_t row = 0; row < batch; ++row) {
+    const int64_t before = row + 1 < batch ? length : length - std::min(longest, length);
+    for (int64_t begin = 0; begin < before; begin += usual) {
+      ranges.push_back({row, begin, std::min(begin + usual, before)});
+    }
+    if (before < length) ranges.push_back({row, before, length});
+  }
+  return ranges;
+}
+
+// "1,024 samples in 233 rows, 2.1 % of them padding (unpacked 48 %), 3 samples cut", and as
+// figures.
+std::string packed_text(const PromptDataset& packed, const PromptDataset& unpacked, int64_t batch,
+                        int64_t cut, Task& task) {
+  const double now = packed.padding_share(batch), before = unpacked.padding_share(batch);
+  task.data_figures = {{"packing/padding_share", now},
+                       {"packing/padding_share_unpacked", before},
+                       {"packing/samples", static_cast<double>(packed.samples())},
+                       {"packing/tokens", static_cast<double>(packed.inputs())},
+                       {"packing/rows", static_cast<double>(packed.size())},
+                       {"packing/samples_cut", static_cast<double>(cut)}};
+  return cat(format_count(packed.samples()), " samples in ", format_count(packed.size()),
+             " rows of up to ", format_count(packed.longest_row()), " tokens, ",
+             formatted("%.1f %% of them padding (unpacked %.1f %%), ", 100 * now, 100 * before),
+             format_count(cut), " cut");
+}
+
 Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings) {
   Task task;
   task.unit = "samples";
   task.target = "tokens";
   task.lengths_vary = true;
+  if (c.packing) task.rows = "rows";
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   const ModelShape model = set_language_model(c, opening, tokenizer.get(), task, warnings);
+  if (c.packing) {
+    task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; },
+                         [](int64_t batch, int64_t length) {
+                           return planned_ranges(batch, length, length, length);
+                         });
+    if (c.train_file.empty()) task.network_text += ", each row full of one sample";
+  }
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
@@ -67,8 +108,8 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
   };
   int64_t longest = 0;
   const auto part_of = [&](const std::shared_ptr<const PromptSamples>& of,
-                           std::vector<int64_t> chosen) {
-    auto part = std::make_unique<PromptDataset>(of, std::move(chosen), padding, key);
+                           std::vector<int64_t> chosen, bool packed = false) {
+    auto part = std::make_unique<PromptDataset>(of, std::move(chosen), padding, key, packed);
     longest = std::max(longest, part->longest_row());
     return part;
   };
@@ -80,14 +121,27 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
   if (c.train_file.empty()) return task;
   const auto samples = read(c.train_file[0]);
   task.checksum = checksum_of(*samples);
-  const auto part_of_it = [&](std::vector<int64_t> chosen, bool) {
-    return part_of(samples, std::move(chosen));
+  MakeRanges ranges;
+  const auto part_of_it = [&](std::vector<int64_t> chosen, bool trains) {
+    if (!trains || !c.packing) return part_of(samples, std::move(chosen));
+    const PromptDataset unpacked(samples, chosen, padding, key);
+    auto packed = part_of(samples, std::move(chosen), true);
+    task.data_text =
+        packed_text(*packed, unpacked, c.per_device_train_batch_size, samples->cut, task);
+    ranges = [usual = (packed->inputs() + packed->samples() - 1) / packed->samples(),
+              most = packed->longest_sample()](int64_t batch, int64_t length) {
+      return planned_ranges(batch, length, usual, most);
+    };
+    return packed;
   };
   split_samples(c, size_of(*samples), part_of_it, task, warnings);
   task.inputs =
-      ids_of([longest](const TrainConfig& of) { return std::min(longest, of.block_size); });
-  task.data_text = cat(format_count(task.train->size()), " prompts with completions of up to ",
-                       longest, " tokens", held_out_text(task));
+      ids_of([longest](const TrainConfig& of) { return std::min(longest, of.block_size); }, ranges);
+  if (!c.packing) {
+    task.data_text = cat(format_count(task.train->size()), " prompts with completions of up to ",
+                         longest, " tokens");
+  }
+  task.data_text += held_out_text(task);
   return task;
 }
 

@@ -14,6 +14,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/ops/scopes/op_names.h"
 #include "compact/plan/sensitivity.h"
@@ -67,10 +68,11 @@ Policy lines_for(std::span<const AdaptiveTensor> tensors, const Policy& policy) 
   return Policy::parse(text, "bits");
 }
 
-// Part of all tensors of a batch, which have the same size along `dim`.
+// Part of all tensors of a batch, which have the same size along `dim`: rows, or tokens of them.
 StepInputs narrowed(const StepInputs& batch, int64_t dim, int64_t from, int64_t count) {
   StepInputs part{{}, batch.target.narrow(dim, from, count)};
   for (const at::Tensor& t : batch.inputs) part.inputs.push_back(t.narrow(dim, from, count));
+  if (batch.ranges.defined()) part.ranges = part_of_ranges(batch.ranges, dim, from, count);
   return part;
 }
 
@@ -100,7 +102,9 @@ StepInputs every_other_target(const StepInputs& batch, int64_t first) {
   const at::Tensor flat = batch.target.reshape({-1});
   const at::Tensor counted = flat.ne(kernels::kIgnoreIndex).nonzero().squeeze(1);
   const at::Tensor left_out = counted.slice(0, 1 - first, {}, 2);
-  return {batch.inputs, flat.index_fill(0, left_out, kernels::kIgnoreIndex).view_as(batch.target)};
+  return {.inputs = batch.inputs,
+          .target = flat.index_fill(0, left_out, kernels::kIgnoreIndex).view_as(batch.target),
+          .ranges = batch.ranges};
 }
 
 // Variance of the batch's gradient, over the elements compared: the squared difference between the
@@ -181,8 +185,8 @@ BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch
   const Restored statistics(network);
   const double scale = 1 / static_cast<double>(some.target.numel());
   const auto gradient_of = [&](const StepInputs& in, uint64_t key, PassReport* report = nullptr) {
-    const at::Tensor loss =
-        network.loss(in.inputs, in.target, {.scale = scale, .noise = key}, report);
+    const at::Tensor loss = network.loss(
+        in.inputs, in.target, {.scale = scale, .noise = key, .ranges = in.ranges}, report);
     torch::autograd::backward({loss}, {});
     return sampled_gradient(network);
   };

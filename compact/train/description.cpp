@@ -75,7 +75,7 @@ std::vector<std::string> description(const Described& run) {
       cat("run      ", format_count(run.steps), " steps (", epochs_of(run), " epochs) of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
-          run.ranks > 1 ? cat(" x ", run.ranks, " ranks") : "", " ", run.task.unit,
+          run.ranks > 1 ? cat(" x ", run.ranks, " ranks") : "", " ", run.task.batch_unit(),
           run.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, " at ",
           number_text(c.learning_rate),
           c.warmup_steps > 0 ? cat(" after warm-up of ", number_text(c.warmup_steps)) : "", ", ",

@@ -149,7 +149,7 @@ PlanCurve plan_curve(const Plans& plans) {
   curve.subtitle =
       cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ",
           c.per_device_train_batch_size, task.units > 1 ? cat(" \u00d7 ", task.units) : "", " ",
-          task.unit, "; speed: ", speed.source);
+          task.batch_unit(), "; speed: ", speed.source);
   return curve;
 }
 

@@ -137,7 +137,8 @@ LargestBatch Plans::largest_batch(const Policy& policy) const {
     return bytes <= budget();
   };
   const int64_t most = std::min(int64_t{1} << 20, (int64_t{1} << 32) / task_->units);
-  const std::string one = cat(task_->units > 1 ? cat(" x ", task_->units) : "", " ", task_->unit);
+  const std::string one =
+      cat(task_->units > 1 ? cat(" x ", task_->units) : "", " ", task_->batch_unit());
   int64_t batch = 1;
   bool more = false;
   try {

@@ -12,10 +12,22 @@
 
 namespace compact {
 
-double recent_step_seconds(const RunFigures& figures, int64_t count) {
-  const std::vector<double>& all = figures.step_seconds;
+namespace {
+
+template <class T>
+double mean_of_latest(const std::vector<T>& all, int64_t count) {
   const int64_t recent = std::min(count, std::ssize(all));
   return std::accumulate(all.end() - recent, all.end(), 0.0) / static_cast<double>(recent);
+}
+
+}  // namespace
+
+double recent_step_seconds(const RunFigures& figures, int64_t count) {
+  return mean_of_latest(figures.step_seconds, count);
+}
+
+double recent_step_samples(const RunFigures& figures, int64_t count) {
+  return mean_of_latest(figures.step_samples, count);
 }
 
 double typical_step_seconds(const RunFigures& figures) {
@@ -73,11 +85,13 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   results["train_runtime"] = state.seconds;
   results["steps"] = state.step;
   results["total_" + task.target_unit()] = state.tokens;
+  for (const auto& [name, value] : task.data_figures) results[name] = value;
   results["parameters"] = network.parameter_count();
   results["memory/planned_peak_bytes"] = figures.planned_peak_bytes;
   if (!figures.step_seconds.empty()) {
     const double seconds = typical_step_seconds(figures);
-    const auto units = static_cast<double>(task.units * samples_of_step(config, state.ranks));
+    const double units = static_cast<double>(task.units) *
+                         recent_step_samples(figures, std::ssize(figures.step_samples));
     results["step_seconds"] = seconds;
     results[task.unit + "_per_second"] = units / seconds;
     results["memory/peak_bytes"] = figures.highest_peak_bytes;

@@ -20,7 +20,8 @@ namespace compact {
 // Figures of this process's part of a run.
 struct RunFigures {
   std::vector<double> step_seconds;  // one per update
-  int64_t highest_peak_bytes = 0;    // over all updates
+  std::vector<int64_t> step_samples;
+  int64_t highest_peak_bytes = 0;  // over all updates
   int64_t planned_peak_bytes = 0;
   int64_t weights_bytes = 0;            // of this rank while it trains
   std::vector<std::string> rank_peaks;  // of several ranks: "measured planned", by rank
@@ -31,6 +32,9 @@ struct RunFigures {
 
 // Mean of the latest updates' seconds, at most `count` of them and at least one.
 double recent_step_seconds(const RunFigures& figures, int64_t count);
+
+// The same of their samples.
+double recent_step_samples(const RunFigures& figures, int64_t count);
 
 // Median of the updates' seconds, at least one, without the first where there are more: it warms
 // up.

@@ -78,11 +78,13 @@ std::string RunPlan::end_record(int64_t step, const PassReport& report, Console&
   const StepMemory measured = recorder_->finish(report);
   recorder_.reset();
   const int64_t more = measured.peak - plan_.memory.peak;
-  console.line(
-      cat("measured peak ", format_bytes(measured.peak), " in step ", step, ": ",
-          more == 0 ? "as planned"
-                    : cat(format_count(std::abs(more)), " B ", more > 0 ? "more" : "less",
-                          " than planned", task_.lengths_vary ? " for the longest samples" : "")));
+  console.line(cat("measured peak ", format_bytes(measured.peak), " in step ", step, ": ",
+                   more == 0 ? "as planned"
+                             : cat(format_count(std::abs(more)), " B ", more > 0 ? "more" : "less",
+                                   " than planned",
+                                   !task_.lengths_vary  ? ""
+                                   : task_.rows.empty() ? " for the longest samples"
+                                                        : " for full rows")));
   return cat("\nmemory of step ", step, "\n",
              measured_table(plan_.memory, measured, resident_peak()));
 }

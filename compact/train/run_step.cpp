@@ -90,6 +90,7 @@ bool Run::step() {
   s_.micro = 0;
   s_.window = task_.train->position();
   s_.tokens += valid;
+  figures_.step_samples.push_back(window.samples);
   progress_->end();
   const GroupTraffic sent = group_.traffic();
   figures_.traffic.bytes += sent.bytes - before.bytes;
@@ -112,7 +113,7 @@ void Run::log() {
       .learning_rate = learning_rate_,
       .seconds = recent_step_seconds(figures_, s_.interval_steps),
       .unit = task_.unit,
-      .units = task_.units * samples_of_step(c_, group_.size()),
+      .units = static_cast<double>(task_.units) * recent_step_samples(figures_, s_.interval_steps),
       .peak_bytes = peak_bytes_,
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,

@@ -46,6 +46,16 @@ class SeveralRanks(RankRuns):
             with self.subTest(more):
                 self.same([*flags, *more], file="adapter_model.safetensors")
 
+    def test_packed_samples(self):
+        data = self.folder / "prompts.jsonl"
+        rows = ({"prompt": f"twice {37 * i} is ", "completion": str(74 * i)} for i in range(60))
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        flags = [f for f in self.text("--overwrite_output_dir=true") if not f.startswith(("--train_file=", "--block_size="))]
+        flags += ["--task=prompt-completion", f"--train_file={data}", "--packing=true", "--block_size=80"]
+        for more in ([], ["--preset=gact-l2", "--bits_interval=4"]):
+            with self.subTest(more):
+                self.same([*flags, *more], alike=False)
+
     def test_tied_head(self):
         folder = self.folder / "tied"
         folder.mkdir()

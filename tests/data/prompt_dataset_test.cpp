@@ -277,6 +277,76 @@ TEST(PromptDataset, PositionsContinueExactly) {
   EXPECT_TRUE(got.target.equal(want.target));
 }
 
+std::shared_ptr<PromptSamples> samples_of_lengths(const std::vector<int64_t>& tokens) {
+  auto samples = std::make_shared<PromptSamples>();
+  int32_t id = 1;
+  for (const int64_t count : tokens) {
+    std::vector<int32_t>& ids = samples->ids.emplace_back(count);
+    for (int32_t& each : ids) each = id++;
+    samples->prompt_lengths.push_back(1);
+  }
+  return samples;
+}
+
+TEST(PromptDataset, PackedRowsHaveSeveralSamples) {
+  const auto samples = samples_of_lengths({4, 2, 6});
+  samples->prompt_lengths[2] = 3;
+  samples->silent = {{}, {}, {{4, 5}}};
+  PromptDataset data(samples, all_samples(3), {.pad = 77, .max_length = 9}, 1, /*packed=*/true);
+  EXPECT_EQ(data.size(), 1);
+  EXPECT_EQ(data.samples(), 3);
+  EXPECT_EQ(data.inputs(), 3 + 1 + 5);
+  EXPECT_EQ(data.longest_sample(), 5);
+  const Batch b = data.next(1);
+  EXPECT_TRUE(b.input.equal(at::tensor({7, 8, 9, 10, 11, 1, 2, 3, 5}, at::kLong).view({1, 9})));
+  EXPECT_TRUE(
+      b.target.equal(at::tensor({-100, -100, 10, -100, 12, 2, 3, 4, 6}, at::kLong).view({1, 9})));
+  using Ranges = std::vector<std::array<int64_t, 3>>;
+  EXPECT_EQ(b.ranges, (Ranges{{0, 0, 5}, {0, 5, 8}, {0, 8, 9}}));
+  PromptDataset two(samples, all_samples(3), {.pad = 77, .max_length = 6}, 1, /*packed=*/true);
+  EXPECT_EQ(two.size(), 2);
+  EXPECT_EQ(two.in_order(0, 2).ranges, (Ranges{{0, 0, 5}, {0, 5, 6}, {1, 0, 3}}));
+  EXPECT_EQ(two.in_order(1, 1).input.sizes(), (at::IntArrayRef{1, 6}));
+  EXPECT_TRUE(PromptDataset(samples, {0, 2}, {.max_length = 9}, 1).in_order(0, 2).ranges.empty());
+}
+
+// In every epoch each sample comes once, in rows of another order.
+TEST(PromptDataset, PackedEpochsHaveEverySampleOnce) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 50; ++i) lengths.push_back(2 + i * 7 % 13);
+  const auto samples = samples_of_lengths(lengths);
+  PromptDataset data(samples, all_samples(50), {.max_length = 16}, 3, /*packed=*/true);
+  std::vector<std::vector<int64_t>> epochs;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    std::vector<int64_t> firsts;
+    for (int64_t row = 0; row < data.size(); ++row) {
+      const Batch b = data.next(1);
+      for (const auto& [at, begin, end] : b.ranges) {
+        firsts.push_back(b.input[at][begin].item<int64_t>());
+      }
+    }
+    epochs.push_back(firsts);
+    std::ranges::sort(firsts);
+    std::vector<int64_t> want;
+    for (const auto& ids : samples->ids) want.push_back(ids[0]);
+    EXPECT_EQ(firsts, want);
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_EQ(data.position(), (DataPosition{2, 0}));
+}
+
+TEST(PromptDataset, SaysHowMuchIsPadding) {
+  const auto samples = samples_of_lengths({9, 9, 5, 5});  // 8, 8, 4, 4 inputs
+  const Padding padding{.max_length = 16};
+  const auto share = [&](bool packed, int64_t batch) {
+    return PromptDataset(samples, all_samples(4), padding, 1, packed).padding_share(batch);
+  };
+  EXPECT_DOUBLE_EQ(share(false, 4), 1 - 24.0 / 32);
+  EXPECT_DOUBLE_EQ(share(false, 1), 1 - 24.0 / 32);  // rows are multiples of 8
+  EXPECT_DOUBLE_EQ(share(true, 2), 1 - 24.0 / 32);   // 16 and 8
+  EXPECT_DOUBLE_EQ(share(true, 1), 0);
+}
+
 TEST(PromptDataset, RefusesWhatItCannotHave) {
   auto samples = std::make_shared<PromptSamples>();
   samples->ids = {{1}, {1, 2, 3}};

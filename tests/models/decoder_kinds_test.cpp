@@ -8,6 +8,7 @@
 #include <set>
 
 #include "compact/ops/memory/memory.h"
+#include "tests/models/tiny_decoder.h"
 #include "tests/models/tiny_llama.h"
 
 namespace compact {
@@ -88,6 +89,17 @@ TEST_P(DecoderKinds, ProjectMatricesAlone) {
     EXPECT_TRUE(same_bits(got[i]->weight.grad(), want[i]->weight.grad())) << want[i]->name;
   }
   EXPECT_EQ(carriers, 3 * kLayers);
+}
+
+// Also positions that are read otherwise in long sequences, of which a row of short ones has none.
+TEST_P(DecoderKinds, RowsOfSamplesEqualSamplesAlone) {
+  for (const bool dynamic : {false, true}) {
+    LlamaConfig c = GetParam().config;
+    if (dynamic) c.rope.kind = RopeKind::kDynamic, c.rope.factor = 2, c.max_position_embeddings = 8;
+    expect_rows_equal_samples_alone(
+        [&](const Policy& p) { return std::make_unique<Llama>(c, p, kTinyOptions); },
+        dynamic ? " dynamic" : "");
+  }
 }
 
 // The tensors are views of the weights.

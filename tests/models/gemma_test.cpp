@@ -54,6 +54,16 @@ TEST(Gemma, PoliciesWithoutLossGiveTheSameBits) {
   }
 }
 
+TEST(Gemma, RowsOfSamplesEqualSamplesAlone) {
+  for (const bool third : {false, true}) {
+    expect_rows_equal_samples_alone(
+        [&](const Policy& p) {
+          return std::make_unique<Gemma>(tiny_gemma(third), p, kTinyOptions);
+        },
+        third ? " gemma 3" : " gemma 2");
+  }
+}
+
 // A window as long as the sequences is none.
 TEST(Gemma, OnlyWindowsThatAreShorterDiffer) {
   GemmaConfig c = tiny_gemma(true);

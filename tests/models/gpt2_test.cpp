@@ -47,6 +47,12 @@ TEST(Gpt2, PoliciesWithoutLossGiveTheSameBits) {
       [](const Policy& p) { return std::make_unique<Gpt2>(tiny_gpt2(0.2), p, kTinyOptions); }, "");
 }
 
+// Learned positions begin at 0 in each sample.
+TEST(Gpt2, RowsOfSamplesEqualSamplesAlone) {
+  expect_rows_equal_samples_alone(
+      [](const Policy& p) { return std::make_unique<Gpt2>(tiny_gpt2(0), p, kTinyOptions); }, "");
+}
+
 TEST(Gpt2, DropoutIsDrawnInTrainingAlone) {
   const at::NoGradGuard no_grad;
   const auto losses = [](const Gpt2Config& config, bool training) {

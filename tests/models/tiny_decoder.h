@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "compact/models/decoder.h"
 #include "compact/models/language_model.h"
+#include "compact/ops/functions/range_attention.h"
 
 namespace compact {
 
@@ -52,6 +55,45 @@ inline void expect_same_bits_without_loss(const MakeDecoder& make, const std::st
     for (size_t i = 0; i < got.size(); ++i) {
       EXPECT_TRUE(at::equal(got[i], want[i])) << preset << i << what;
     }
+  }
+}
+
+// Rows of several samples, the second with padding behind it: loss and gradients are those of every
+// sample alone, under policies without loss.
+inline void expect_rows_equal_samples_alone(const MakeDecoder& make, const std::string& what) {
+  const std::vector<std::array<int64_t, 3>> ranges = {
+      {0, 0, 7}, {0, 7, 16}, {0, 16, 20}, {1, 0, 1}, {1, 1, 14}};
+  const at::Tensor ids = tiny_ids(2, 20), targets = (ids * 3 + 1).remainder(37);
+  targets.select(1, 5).fill_(-100);
+  targets[1].narrow(0, 14, 6).fill_(-100);
+  const auto gradients = [](const LanguageModel& model) {
+    std::vector<at::Tensor> all;
+    for (const Parameter* p : model.parameters()) all.push_back(p->weight.grad());
+    return all;
+  };
+  for (const char* preset : {"off", "exact", "recompute"}) {
+    const std::unique_ptr<LanguageModel> model = make(Policy::preset(preset)),
+                                         alone = make(Policy::preset(preset));
+    const at::Tensor loss = model->loss({ids}, targets, {.ranges = ranges_tensor(ranges)});
+    torch::autograd::backward({loss}, {});
+    double sum = 0;
+    for (const auto& [row, begin, end] : ranges) {
+      const auto part = [&](const at::Tensor& t) {
+        return t.narrow(0, row, 1).narrow(1, begin, end - begin).contiguous();
+      };
+      const at::Tensor one = alone->loss({part(ids)}, part(targets), {});
+      torch::autograd::backward({one}, {});
+      sum += one.item<double>();
+    }
+    EXPECT_NEAR(loss.item<double>() / sum, 1, 1e-6) << preset << what;
+    const auto got = gradients(*model), want = gradients(*alone);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_TRUE(at::allclose(got[i], want[i], 1e-5, 1e-5))
+          << preset << " " << model->parameters()[i]->name << " "
+          << (got[i] - want[i]).abs().max().item<double>() << what;
+    }
+    const double as_one = model->loss({ids}, targets, {}).item<double>();
+    EXPECT_GT(std::abs(as_one / sum - 1), 1e-4) << what;
   }
 }
 

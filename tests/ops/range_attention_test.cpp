@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -21,11 +22,9 @@ using Range = std::tuple<int64_t, int64_t, int64_t>;
 const std::vector<Range> kRanges = {{0, 0, 5}, {0, 5, 6}, {0, 8, 149}, {1, 3, 150}};
 
 at::Tensor tensor_of(const std::vector<Range>& ranges) {
-  std::vector<int64_t> numbers;
-  for (const auto& [row, begin, end] : ranges) {
-    numbers.insert(numbers.end(), {row, begin, end});
-  }
-  return at::tensor(numbers, at::kLong).view({-1, 3});
+  std::vector<std::array<int64_t, 3>> numbers;
+  for (const auto& [row, begin, end] : ranges) numbers.push_back({row, begin, end});
+  return ranges_tensor(std::move(numbers)).clone();
 }
 
 struct Attended {
@@ -35,15 +34,16 @@ struct Attended {
 
 // Both directions of attention whose input is a norm's output, treated as `how` says.
 Attended attended(const at::Tensor& x, const at::Tensor& gy, const std::string& how,
-                  const at::Tensor& ranges) {
+                  const at::Tensor& ranges, const AttentionOptions& options = {}) {
   Parameter norm;
   norm.name = "norm";
   norm.weight = at::ones({kQkv}, x.options());
   BoundSegment segment("attention", Slot{"in", kQkv});
   segment.add(rms_norm_stage(1e-5), {&norm}, Slot{"qkv", kQkv, Treatment::parse(how)});
-  segment.add(attention_stage(kHeads, kKvHeads, kDim), {}, Slot{"out", kHeads * kDim});
+  segment.add(attention_stage(kHeads, kKvHeads, kDim, options), {}, Slot{"out", kHeads * kDim});
   segment.finish();
   segment.pass.ranges = ranges;
+  segment.pass.training = true;
   const at::Tensor leaf = x.detach().clone().requires_grad_(true);
   const at::Tensor y = segment(leaf);
   y.backward(gy);
@@ -112,13 +112,73 @@ TEST(RangeAttention, OfRangesThatChangedIsAnError) {
   EXPECT_ANY_THROW(y.sum().backward());
 }
 
+// Windows, shorter and longer than the documents, and capped scores, whose scores are made in
+// chunks.
+TEST(RangeAttention, OfWindowsAndCapsIsThatOfEachDocument) {
+  const at::Tensor x = noise({kBatch, kLength, kQkv}, "x", at::kFloat);
+  const at::Tensor gy = noise({kBatch, kLength, kHeads * kDim}, "gy", at::kFloat);
+  for (const AttentionOptions& options :
+       {AttentionOptions{.window = 4}, AttentionOptions{.window = 200},
+        AttentionOptions{.window = 7, .softcap = 2}, AttentionOptions{.softcap = 3}}) {
+    const Attended all = attended(x, gy, "keep", tensor_of(kRanges), options);
+    for (const Range& range : kRanges) {
+      const Attended one = attended(part(x, range), part(gy, range), "keep", {}, options);
+      EXPECT_TRUE(at::allclose(part(all.y, range), one.y, 1e-5, 1e-6)) << options.window;
+      EXPECT_TRUE(at::allclose(part(all.gx, range), one.gx, 1e-5, 1e-5)) << options.window;
+    }
+  }
+}
+
+// Each range draws its own, which a backward pass draws again.
+TEST(RangeAttention, DropsProbabilitiesOfEachRangeByItself) {
+  const at::Tensor x = noise({kBatch, kLength, kQkv}, "x", at::kFloat);
+  const at::Tensor gy = noise({kBatch, kLength, kHeads * kDim}, "gy", at::kFloat);
+  const AttentionOptions options{.dropout = 0.5};
+  const at::Tensor ranges = tensor_of(kRanges);
+  const Attended all = attended(x, gy, "keep", ranges, options),
+                 again = attended(x, gy, "recompute", ranges, options);
+  EXPECT_TRUE(at::equal(all.y, again.y));
+  EXPECT_TRUE(at::equal(all.gx, again.gx));
+  const auto alone = [&](const Range& range) {
+    const int64_t length = std::get<2>(range) - std::get<1>(range);
+    return attended(part(x, range), part(gy, range), "keep", tensor_of({{0, 0, length}}), options)
+        .y;
+  };
+  EXPECT_TRUE(at::equal(part(all.y, kRanges[0]), alone(kRanges[0])));
+  EXPECT_FALSE(at::allclose(part(all.y, kRanges[2]), alone(kRanges[2])));
+}
+
 TEST(RangeAttention, RefusesOtherStages) {
-  BoundSegment segment("attention", Slot{"in", kQkv});
-  segment.add(attention_stage(kHeads, kKvHeads, kDim, {.window = 2}), {},
-              Slot{"out", kHeads * kDim});
-  segment.finish();
-  segment.pass.ranges = tensor_of({{0, 0, 3}});
-  EXPECT_THROW(segment(noise({1, 3, kQkv}, "x", at::kFloat)), InputError);
+  for (const AttentionOptions& options :
+       {AttentionOptions{.causal = false}, AttentionOptions{.padded = true}}) {
+    BoundSegment segment("attention", Slot{"in", kQkv});
+    segment.add(attention_stage(kHeads, kKvHeads, kDim, options), {}, Slot{"out", kHeads * kDim});
+    segment.finish();
+    segment.pass.ranges = tensor_of({{0, 0, 3}});
+    EXPECT_THROW(segment(noise({1, 3, kQkv}, "x", at::kFloat)), InputError);
+  }
+}
+
+// Rows of a batch, and tokens of its rows.
+TEST(RangeAttention, RangesOfAPartOfABatch) {
+  const at::Tensor all = tensor_of({{0, 0, 3}, {0, 3, 9}, {1, 2, 4}, {2, 0, 1}});
+  const auto part_is = [&](int64_t dim, int64_t from, int64_t count,
+                           const std::vector<Range>& want) {
+    return part_of_ranges(all, dim, from, count).equal(tensor_of(want));
+  };
+  EXPECT_TRUE(part_is(0, 0, 2, {{0, 0, 3}, {0, 3, 9}, {1, 2, 4}}));
+  EXPECT_TRUE(part_is(0, 1, 2, {{0, 2, 4}, {1, 0, 1}}));
+  EXPECT_TRUE(part_is(1, 0, 4, {{0, 0, 3}, {0, 3, 4}, {1, 2, 4}, {2, 0, 1}}));
+  EXPECT_TRUE(part_is(1, 3, 3, {{0, 0, 3}, {1, 0, 1}}));
+  EXPECT_EQ(part_of_ranges(all, 1, 9, 3).size(0), 0);
+}
+
+TEST(RangeAttention, PlacesBeginAnewInEachRange) {
+  const at::Tensor ranges = tensor_of({{0, 1, 4}, {1, 0, 2}, {1, 2, 5}});
+  EXPECT_TRUE(places_in_ranges(ranges, at::zeros({2, 5}, at::kLong))
+                  .equal(at::tensor({0, 0, 1, 2, 4, 0, 1, 0, 1, 2}, at::kLong).view({2, 5})));
+  EXPECT_EQ(scores_of_ranges(ranges, 100), 9 + 4 + 9);
+  EXPECT_EQ(scores_of_ranges(ranges, 2), 6 + 4 + 6);
 }
 
 TEST(RangeAttention, RangesAreChecked) {

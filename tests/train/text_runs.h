@@ -90,6 +90,24 @@ inline TrainConfig prompts(const fs::path& folder, const std::string& output) {
   return c;
 }
 
+// About three samples in a row.
+inline TrainConfig packed_prompts(const fs::path& folder, const std::string& output) {
+  TrainConfig c = prompts(folder, output);
+  c.packing = true;
+  c.block_size = 80;
+  return c;
+}
+// The same of a GPT-2 with dropout.
+inline TrainConfig packed_gpt2(const fs::path& folder, const std::string& output) {
+  spill(folder / "config.json", R"({"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4,
+    "n_positions": 80, "vocab_size": 257})");
+  TrainConfig c = packed_prompts(folder, output);
+  c.model.clear();
+  c.model_name_or_path = folder.string();
+  c.dropout = 0.1;
+  return c;
+}
+
 inline std::string ran(const TrainConfig& c) {
   std::ostringstream console;
   EXPECT_EQ(train(c, console), kExitOk) << console.str();

@@ -38,7 +38,10 @@ INSTANTIATE_TEST_SUITE_P(
                       ResumeCase{"sentences_compact_paper", sentences, "compact-paper"},
                       ResumeCase{"sentences_gact_l2", sentences, "gact-l2"},
                       ResumeCase{"best_of_pairs_exact", best_of_pairs, "exact"},
-                      ResumeCase{"prompts_exact", prompts, "exact"}),
+                      ResumeCase{"prompts_exact", prompts, "exact"},
+                      ResumeCase{"packed_prompts_exact", packed_prompts, "exact"},
+                      ResumeCase{"packed_prompts_gact_l2", packed_prompts, "gact-l2"},
+                      ResumeCase{"packed_gpt2_exact", packed_gpt2, "exact"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(TextTask, LosslessPresetsTrainTheSameModel) {

@@ -58,6 +58,15 @@ Batch Dataset::numbered(std::span<const int64_t> numbers) const {
   return collect(samples);
 }
 
+std::vector<int64_t> Dataset::order(int64_t epoch) const {
+  const Permutation place = order_of(epoch);
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < size_; ++i) {
+    numbers.push_back(static_cast<int64_t>(place(static_cast<uint64_t>(i))));
+  }
+  return numbers;
+}
+
 void Dataset::skip(int64_t samples) {
   COMPACT_CHECK(samples >= 0, "samples to skip must not be negative, are ", samples);
   const int64_t index = position_.index + samples % size_;

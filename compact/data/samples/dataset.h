@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,10 +15,12 @@
 namespace compact {
 
 // On the CPU. What `input` and `target` are is the data set's to say; `more` is what a model reads
-// beside them, as the edges of graphs.
+// beside them, as the edges of graphs. `ranges`: the sequences of rows that have several, each
+// (row, begin, end), in order; empty: each row is one.
 struct Batch {
   at::Tensor input, target;
   std::vector<at::Tensor> more = {};
+  std::vector<std::array<int64_t, 3>> ranges = {};
 };
 
 // The sample that comes next: number `index` in the order of `epoch`, both from 0.
@@ -49,6 +52,8 @@ class Dataset {
   void seek(DataPosition position);
   // Goes past so many samples, at least 0.
   void skip(int64_t samples);
+  // The numbers of an epoch's samples in its order.
+  std::vector<int64_t> order(int64_t epoch) const;
   // Epochs up to a position, for example 1.5.
   double epochs(DataPosition position) const {
     return static_cast<double>(position.epoch) +

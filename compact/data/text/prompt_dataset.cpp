@@ -8,8 +8,10 @@
 #include <span>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
 #include "compact/base/text.h"
 #include "compact/data/files/odd_ones.h"
+#include "compact/data/samples/pack.h"
 #include "compact/data/text/text_table.h"
 #include "compact/data/text/token_file.h"
 
@@ -81,6 +83,7 @@ class Gathered {
     COMPACT_CHECK(!out_.ids.empty(), path_, ": no sample has a token of its completion within ",
                   options_.max_length, " tokens");
     out_.warnings = std::move(warnings);
+    out_.cut = cut_.count;
     using enum Truncation;
     warn(out_, path_, cut_,
          cat("lost tokens at ", options_.truncation == kStart ? "the prompt's start" : "the end",
@@ -210,45 +213,96 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
 }
 
 PromptDataset::PromptDataset(std::shared_ptr<const PromptSamples> samples,
-                             std::vector<int64_t> chosen, Padding padding, uint64_t seed)
+                             std::vector<int64_t> chosen, Padding padding, uint64_t seed,
+                             bool packed)
     : samples_(std::move(samples)), chosen_(std::move(chosen)), padding_(padding) {
   COMPACT_CHECK(!chosen_.empty(), "[prompts] no samples");
   COMPACT_CHECK(padding.multiple > 0,
                 "[prompts] lengths must be multiples of a positive number, is ", padding.multiple);
   const auto count = static_cast<int64_t>(samples_->ids.size());
+  std::vector<int64_t> lengths;
   for (const int64_t number : chosen_) {
     COMPACT_CHECK(number >= 0 && number < count, "[prompts] a number must be within ", count,
                   ", is ", number);
     const auto length = static_cast<int64_t>(samples_->ids[static_cast<size_t>(number)].size());
     COMPACT_CHECK(length >= 2 && length - 1 <= padding.max_length, "[prompts] sample ", number,
                   " must have from 2 to ", padding.max_length + 1, " tokens, has ", length);
-    longest_ = std::max(longest_, length - 1);
+    longest_sample_ = std::max(longest_sample_, length - 1);
+    inputs_ += length - 1;
+    if (packed) lengths.push_back(length - 1);
   }
-  begin(static_cast<int64_t>(chosen_.size()), seed);
+  longest_ = longest_sample_;
+  if (packed) {
+    const auto rows =
+        packed_rows(lengths, padding.max_length, derive(seed, label_of("prompts.packed", 14)));
+    std::vector<int64_t> in_rows;
+    begins_ = {0};
+    for (const std::vector<int64_t>& row : rows) {
+      for (const int64_t i : row) in_rows.push_back(chosen_[static_cast<size_t>(i)]);
+      begins_.push_back(in_rows.size());
+    }
+    chosen_ = std::move(in_rows);
+    for (int64_t row = 0; row < std::ssize(rows); ++row) {
+      longest_ = std::max(longest_, row_inputs(row));
+    }
+  }
+  begin(begins_.empty() ? this->samples() : std::ssize(begins_) - 1, seed);
+}
+
+std::span<const int64_t> PromptDataset::of_row(int64_t row) const {
+  const auto place = static_cast<size_t>(row);
+  if (begins_.empty()) return std::span(chosen_).subspan(place, 1);
+  return std::span(chosen_).subspan(begins_[place], begins_[place + 1] - begins_[place]);
+}
+
+int64_t PromptDataset::row_inputs(int64_t row) const {
+  int64_t sum = 0;
+  for (const int64_t number : of_row(row)) {
+    sum += std::ssize(samples_->ids[static_cast<size_t>(number)]) - 1;
+  }
+  return sum;
+}
+
+double PromptDataset::padding_share(int64_t batch) const {
+  int64_t all = 0;
+  const std::vector<int64_t> rows = order(0);
+  for (int64_t first = 0; first < size(); first += batch) {
+    const int64_t count = std::min(batch, size() - first);
+    int64_t longest = 0;
+    for (int64_t i = first; i < first + count; ++i) {
+      longest = std::max(longest, row_inputs(rows[static_cast<size_t>(i)]));
+    }
+    all += count * padding_.length_for(longest);
+  }
+  return 1 - static_cast<double>(inputs_) / static_cast<double>(all);
 }
 
 Batch PromptDataset::collect(std::span<const Sample> samples) const {
   const auto count = static_cast<int64_t>(samples.size());
-  const auto number_of = [&](const Sample& s) { return static_cast<size_t>(chosen_[s.number]); };
-  size_t longest = 0;
-  for (const Sample& s : samples) longest = std::max(longest, samples_->ids[number_of(s)].size());
-  const int64_t length = padding_.length_for(static_cast<int64_t>(longest) - 1);
+  int64_t longest = 0;
+  for (const Sample& s : samples) longest = std::max(longest, row_inputs(s.number));
+  const int64_t length = padding_.length_for(longest);
   Batch out{at::full({count, length}, padding_.pad, at::kLong),
             at::full({count, length}, kIgnoredTarget, at::kLong)};
-  int64_t* input = out.input.mutable_data_ptr<int64_t>();
-  int64_t* target = out.target.mutable_data_ptr<int64_t>();
-  for (const Sample& s : samples) {
-    const std::vector<int32_t>& ids = samples_->ids[number_of(s)];
-    const int64_t first = std::max<int64_t>(1, samples_->prompt_lengths[number_of(s)]);
-    std::copy(ids.begin(), ids.end() - 1, input);
-    std::copy(ids.begin() + first, ids.end(), target + first - 1);
-    if (number_of(s) < samples_->silent.size()) {
-      for (const auto& [from, to] : samples_->silent[number_of(s)]) {
-        std::fill(target + from - 1, target + to - 1, kIgnoredTarget);
+  for (int64_t row = 0; row < count; ++row) {
+    int64_t begin = 0;
+    for (const int64_t number : of_row(samples[static_cast<size_t>(row)].number)) {
+      int64_t* const input = out.input.mutable_data_ptr<int64_t>() + row * length + begin;
+      int64_t* const target = out.target.mutable_data_ptr<int64_t>() + row * length + begin;
+      const auto place = static_cast<size_t>(number);
+      const std::vector<int32_t>& ids = samples_->ids[place];
+      const int64_t first = std::max<int64_t>(1, samples_->prompt_lengths[place]);
+      std::copy(ids.begin(), ids.end() - 1, input);
+      std::copy(ids.begin() + first, ids.end(), target + first - 1);
+      if (place < samples_->silent.size()) {
+        for (const auto& [from, to] : samples_->silent[place]) {
+          std::fill(target + from - 1, target + to - 1, kIgnoredTarget);
+        }
       }
+      const int64_t end = begin + std::ssize(ids) - 1;
+      if (!begins_.empty()) out.ranges.push_back({row, begin, end});
+      begin = end;
     }
-    input += length;
-    target += length;
   }
   return out;
 }

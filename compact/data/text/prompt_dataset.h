@@ -20,6 +20,7 @@ struct PromptSamples {
   // Ranges of tokens after the prompt that have no loss either, as further turns of a user.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> silent;
   std::vector<std::string> warnings;  // about the file, one line each
+  int64_t cut = 0;                    // samples that lost tokens
 };
 
 enum class Truncation : uint8_t { kEnd, kStart, kDrop };
@@ -52,24 +53,36 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
                                  const PromptOptions& options = {});
 
 // Batches: input int64 [batch, length], padded on the right; target int64 [batch, length], the next
-// tokens, -100 where that is a token without loss and in the padding.
+// tokens, -100 where that is a token without loss and in the padding. Packed, a row has as many
+// samples as best-fit decreasing puts into padding.max_length, and `ranges` says where they are:
+// rows are what an epoch consists of then, and no target is of another sample than its input.
 class PromptDataset final : public Dataset {
  public:
   // The samples whose numbers are in `chosen`. Throws InputError where there are none, or one has
   // fewer than 2 tokens or, without the last, which is not an input, more than
   // padding.max_length.
   PromptDataset(std::shared_ptr<const PromptSamples> samples, std::vector<int64_t> chosen,
-                Padding padding, uint64_t seed);
+                Padding padding, uint64_t seed, bool packed = false);
 
   int64_t longest_row() const { return padding_.length_for(longest_); }  // of any batch
+  int64_t longest_sample() const { return longest_sample_; }             // inputs
+  int64_t samples() const { return static_cast<int64_t>(chosen_.size()); }
+  int64_t inputs() const { return inputs_; }  // of all samples
+  // The share of an epoch's tokens that are padding, in batches of so many rows.
+  double padding_share(int64_t batch) const;
 
  private:
+  // The samples of a row.
+  std::span<const int64_t> of_row(int64_t row) const;
+  int64_t row_inputs(int64_t row) const;
   Batch collect(std::span<const Sample> samples) const override;
 
   std::shared_ptr<const PromptSamples> samples_;
-  std::vector<int64_t> chosen_;
+  std::vector<int64_t> chosen_;  // row by row
+  std::vector<size_t> begins_;   // of the rows among them, and the end; empty: each is a row
   Padding padding_;
-  int64_t longest_ = 0;  // inputs of a sample: one fewer than its tokens
+  // Inputs of a row, of a sample: one fewer than its tokens.
+  int64_t longest_ = 0, longest_sample_ = 0, inputs_ = 0;
 };
 
 }  // namespace compact

@@ -7,6 +7,7 @@
 
 #include "compact/base/check.h"
 #include "compact/models/config_rows.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
@@ -72,8 +73,11 @@ void Gpt2::add_block(const UngatedBlock& block, int64_t i) {
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                           int64_t position) const {
-  const at::Tensor x =
-      at::embedding(embedding, ids).add_(positions_->weight.narrow(0, position, ids.size(1)));
+  const at::Tensor& table = positions_->weight;
+  const at::Tensor places = pass.ranges.defined()
+                                ? at::embedding(table, places_in_ranges(pass.ranges, ids))
+                                : table.narrow(0, position, ids.size(1));
+  const at::Tensor x = at::embedding(embedding, ids).add_(places);
   return DropoutKeys(pass).drop(x, pass.training ? config_.embd_pdrop : 0);
 }
 

@@ -71,7 +71,7 @@ std::vector<Work> Segment::work(const at::Tensor& x, Weights weights,
     t[i + 1] = recipe_->run(i, t, weights, f);
     // A sum reads two tensors and writes one.
     all.push_back(steps[i].stage
-                      ? steps[i].stage->work(input, t[i + 1], steps[i].weights_of(weights))
+                      ? steps[i].stage->work(input, t[i + 1], steps[i].weights_of(weights), pass)
                       : Work{.bytes = 3.0 * static_cast<double>(t[i + 1].nbytes())});
   }
   return all;
@@ -122,7 +122,7 @@ std::vector<double> Segment::forward_seconds(
     planned.pass = pass;
     t[i + 1] = recipe_->run(i, t, weights, planned);
     const Weights own = step.weights_of(weights);
-    const Work work = step.stage ? step.stage->work(input, t[i + 1], own) : Work();
+    const Work work = step.stage ? step.stage->work(input, t[i + 1], own, pass) : Work();
     if (work.inner > 0) {
       all.push_back(product(work, t[i + 1], own[0].value.scalar_type()));
       continue;

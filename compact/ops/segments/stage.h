@@ -31,9 +31,9 @@ struct SegmentPass {
   uint64_t noise = 0;  // key of the random bits of codecs and dropout; another one for each run of
                        // a segment in a network
   at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: no padding
-  // int64 [n, 3] on the CPU, as range_attention.h has them: tokens that attend causally to each
-  // other alone; those in no range attend to nothing. Undefined: each row is one sequence. For
-  // causal attention without dropout, window or capped scores.
+  // int64 [n, 3] on the CPU, as range_attention.h has them: each is a sequence of its own, whose
+  // positions begin at 0; tokens in none attend to nothing. Undefined: each row is one sequence.
+  // For causal attention.
   at::Tensor ranges;
   // Cosines and sines, f32 [tokens of a sequence, or of the whole batch, width / 2], for rope
   // stages without tables of their own.
@@ -128,7 +128,7 @@ class Stage {
   // read its output.
   virtual std::shared_ptr<const Stage> keeping_signs() const { return nullptr; }
   // The cost of a forward pass that makes `output` from `input`, which may be on the meta device.
-  virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
+  virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights, const Pass&) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
   // For a stage on the meta device that holds tensors beside its weights: the same stage on the

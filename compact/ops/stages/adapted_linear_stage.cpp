@@ -65,8 +65,9 @@ class AdaptedLinearStage final : public Stage {
   // The bias's gradient alone would not need the input; that rare case is not distinguished.
   int reads_input_for() const override { return parameters(); }
 
-  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
-    Work all = linear_->work(input, output, of_linear(weights));
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights,
+            const Pass& pass) const override {
+    Work all = linear_->work(input, output, of_linear(weights), pass);
     const auto tokens = static_cast<double>(input.numel() / input.size(-1));
     for (size_t i = 0; i < adapters_.size(); ++i) {
       const auto numbers = static_cast<double>(a_of(weights, i).numel() + b_of(weights, i).numel());

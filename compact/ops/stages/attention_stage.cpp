@@ -2,8 +2,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
 #include "compact/ops/functions/attention.h"
 #include "compact/ops/functions/efficient_attention.h"
 #include "compact/ops/functions/heads.h"
@@ -30,19 +32,20 @@ class AttentionStage final : public Stage {
 
   Needs needs() const override { return {.input = true, .output = fused_}; }
   // In chunks scores are read and written about six times, in f32.
-  Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights,
+            const Pass& pass) const override {
     const int64_t length = input.size(1);
-    const auto bytes = static_cast<double>(input.nbytes() + output.nbytes());
-    if (fused_) {
-      const auto scores = static_cast<double>(output.numel() * length);
-      return {.products = (options_.causal ? 2 : 4) * scores, .bytes = bytes};
-    }
-    const bool narrow = options_.window > 0 && options_.window < length;
     // A window's chunks read twice as many keys.
-    const auto keys = static_cast<double>(narrow ? std::min(length, 2 * options_.window) : length),
-               scores = static_cast<double>(input.size(0) * heads_ * length) * keys;
-    return {.products = 4 * static_cast<double>(output.numel()) * keys,
-            .bytes = bytes + 6 * scores * sizeof(float)};
+    const int64_t most =
+        options_.window > 0 ? 2 * options_.window : std::numeric_limits<int>::max();
+    const auto scores = static_cast<double>(pass.ranges.defined()
+                                                ? scores_of_ranges(pass.ranges, most)
+                                                : input.size(0) * length * std::min(length, most));
+    const auto bytes = static_cast<double>(input.nbytes() + output.nbytes()),
+               products = static_cast<double>(output.size(-1)) * scores;
+    if (fused_) return {.products = (options_.causal ? 2 : 4) * products, .bytes = bytes};
+    return {.products = 4 * products,
+            .bytes = bytes + 6 * static_cast<double>(heads_) * scores * sizeof(float)};
   }
 
   int64_t variant() const override { return options_.window; }
@@ -50,10 +53,8 @@ class AttentionStage final : public Stage {
   at::Tensor forward(Forward& f) const override {
     COMPACT_CHECK(!f.pass.cache || options_.causal,
                   "[attention] only causal attention can continue a cache of tokens");
-    COMPACT_CHECK(
-        causal_ || !f.pass.ranges.defined(),
-        "[attention] ranges are for causal attention without padding at the end, dropout, "
-        "window or capped scores");
+    COMPACT_CHECK((options_.causal && !options_.padded) || !f.pass.ranges.defined(),
+                  "[attention] ranges are for causal attention without padding at the end");
     AttentionResult r = attend(f);
     if (f.want_extras) f.extras = std::move(r.extras);
     return r.out.transpose(1, 2).flatten(2);
@@ -62,7 +63,8 @@ class AttentionStage final : public Stage {
   at::Tensor backward(Backward& b) const override {
     const auto [q, k, v] = split(b.input);
     if (fused_ && !b.pass.ranges.defined()) {
-      const AttentionGradients g = gradients(b, q, k, v);
+      const AttentionGradients g =
+          gradients(by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_), *b.extras, how(b.pass));
       b.gy = at::Tensor();
       b.output = at::Tensor();
       const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
@@ -74,20 +76,17 @@ class AttentionStage final : public Stage {
     }
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
     const auto [gq, gk, gv] = split(gx);
-    if (fused_) {
-      range_attention_backward(by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_), *b.extras,
-                               b.pass.ranges, options_.scale, gq, gk, gv);
-    } else if (kv_heads_ == heads_) {
-      masked_attention_backward(by_head(b.gy, dim_), q, k, v, how(b.pass), gq, gk, gv);
+    RangeBackward all{by_head(b.gy, dim_), q, k, v, {}, {}, 0, gq, gk, gv};
+    if (!b.pass.ranges.defined()) {
+      masked_backward(all, how(b.pass));
     } else {
-      const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_);
-      const at::Tensor gkeys = at::empty(q.sizes(), q.options()),
-                       gvalues = at::empty(q.sizes(), q.options());
-      masked_attention_backward(by_head(b.gy, dim_), q, keys, values, how(b.pass), gq, gkeys,
-                                gvalues);
-      gk.copy_(sum_groups(gkeys, kv_heads_));
-      gv.copy_(sum_groups(gvalues, kv_heads_));
+      if (fused_) all.out = by_head(b.output, dim_), all.extras = *b.extras;
+      range_attention_backward(all, b.pass.ranges, [&](const RangeBackward& one) {
+        const MaskedAttention own = how(b.pass, one.number);
+        fused_ ? fused_backward(one, own) : masked_backward(one, own);
+      });
     }
+    all = {};
     b.gy = at::Tensor();
     b.output = at::Tensor();
     return b.residual.defined() ? gx + b.residual : gx;
@@ -100,29 +99,59 @@ class AttentionStage final : public Stage {
     if (f.pass.cache && plain_) {
       return {attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale), {}};
     }
-    if (causal_) {
-      return f.pass.ranges.defined() ? range_attention(q, k, v, f.pass.ranges, options_.scale)
-                                     : attention_forward(q, k, v, options_.scale);
+    if (f.pass.ranges.defined()) {
+      return range_attention(q, k, v, f.pass.ranges,
+                             [&](const at::Tensor& queries, const at::Tensor& keys,
+                                 const at::Tensor& values, uint64_t number) {
+                               return attend_to(queries, keys, values, how(f.pass, number),
+                                                f.want_extras);
+                             });
     }
-    const auto [all_keys, all_values] =
+    const auto [keys, values] =
         f.pass.cache ? f.pass.cache->append(this, k, v) : std::pair<at::Tensor, at::Tensor>(k, v);
-    const at::Tensor keys = repeat_groups(all_keys, heads_),
-                     values = repeat_groups(all_values, heads_);
-    if (!fused_) return {masked_attention(q, keys, values, how(f.pass)), {}};
-    return flash_ ? padded_flash_attention(q, keys, values, how(f.pass))
-                  : efficient_attention(q, keys, values, how(f.pass), options_.choice.width,
-                                        f.want_extras);
+    return attend_to(q, keys, values, how(f.pass), f.want_extras);
+  }
+  // Each row is one sequence.
+  AttentionResult attend_to(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const MaskedAttention& how, bool want_extras) const {
+    if (causal_) return attention_forward(q, k, v, options_.scale);
+    const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_);
+    if (!fused_) return {masked_attention(q, keys, values, how), {}};
+    return flash_ ? padded_flash_attention(q, keys, values, how)
+                  : efficient_attention(q, keys, values, how, options_.choice.width, want_extras);
   }
   // The gradients of a fused kernel.
-  AttentionGradients gradients(const Backward& b, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v) const {
-    const at::Tensor gout = by_head(b.gy, dim_), out = by_head(b.output, dim_);
-    if (causal_) return attention_backward(gout, q, k, v, out, *b.extras, options_.scale);
+  AttentionGradients gradients(const at::Tensor& gout, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& out, const Tensors& extras,
+                               const MaskedAttention& how) const {
+    if (causal_) return attention_backward(gout, q, k, v, out, extras, options_.scale);
     const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_);
-    return flash_
-               ? padded_flash_attention_backward(gout, q, keys, values, out, *b.extras, how(b.pass))
-               : efficient_attention_backward(gout, q, keys, values, out, *b.extras, how(b.pass),
-                                              options_.choice.width);
+    return flash_ ? padded_flash_attention_backward(gout, q, keys, values, out, extras, how)
+                  : efficient_attention_backward(gout, q, keys, values, out, extras, how,
+                                                 options_.choice.width);
+  }
+  void fused_backward(const RangeBackward& r, const MaskedAttention& how) const {
+    const AttentionGradients g = gradients(r.gout, r.q, r.k, r.v, r.out, r.extras, how);
+    r.gq.copy_(g.gq);
+    r.gk.copy_(sum_groups(g.gk, kv_heads_));
+    r.gv.copy_(sum_groups(g.gv, kv_heads_));
+  }
+  void masked_backward(const RangeBackward& r, const MaskedAttention& how) const {
+    if (kv_heads_ == heads_) {
+      return masked_attention_backward(r.gout, r.q, r.k, r.v, how, r.gq, r.gk, r.gv);
+    }
+    const at::Tensor keys = repeat_groups(r.k, heads_), values = repeat_groups(r.v, heads_);
+    const at::Tensor gkeys = at::empty(r.q.sizes(), r.q.options()),
+                     gvalues = at::empty(r.q.sizes(), r.q.options());
+    masked_attention_backward(r.gout, r.q, keys, values, how, r.gq, gkeys, gvalues);
+    r.gk.copy_(sum_groups(gkeys, kv_heads_));
+    r.gv.copy_(sum_groups(gvalues, kv_heads_));
+  }
+  // The same for a range, whose dropout is its own.
+  MaskedAttention how(const Pass& pass, uint64_t number) const {
+    MaskedAttention own = how(pass);
+    own.key = derive(own.key, number);
+    return own;
   }
   MaskedAttention how(const Pass& pass) const {
     return {.lengths = pass.lengths,

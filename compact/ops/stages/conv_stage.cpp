@@ -19,8 +19,9 @@ class ConvStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 1; }
-  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
-    Work w = Stage::work(input, output, weights);
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights,
+            const Pass& pass) const override {
+    Work w = Stage::work(input, output, weights, pass);
     w.products = 2.0 * static_cast<double>(output.numel()) *
                  static_cast<double>(weights[0].value[0].numel());
     return w;

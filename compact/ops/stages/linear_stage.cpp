@@ -18,7 +18,8 @@ class LinearStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return static_cast<int>(parts() * (options_.bias ? 2 : 1)); }
-  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights,
+            const Pass&) const override {
     double bytes = static_cast<double>(input.nbytes() + output.nbytes());
     for (size_t i = 0; i < parts(); ++i) bytes += static_cast<double>(weights[i].value.nbytes());
     return {.products = 2.0 * static_cast<double>(output.numel() * input.size(-1)),

@@ -5,6 +5,7 @@
 #include "compact/codecs/launch.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd/autograd.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/functions/token_cache.h"
 #include "compact/ops/stages/stages.h"
 
@@ -51,7 +52,7 @@ class RopeStage final : public Stage {
 
   Needs needs() const override { return {}; }
   // Only the part that is rotated is read and written.
-  Work work(const at::Tensor& input, const at::Tensor&, Weights) const override {
+  Work work(const at::Tensor& input, const at::Tensor&, Weights, const Pass&) const override {
     const auto part = static_cast<double>(heads_ * dim_) / static_cast<double>(input.size(-1));
     return {.bytes = 2 * static_cast<double>(input.nbytes()) * part};
   }
@@ -82,6 +83,12 @@ class RopeStage final : public Stage {
     at::Tensor y = in_place && x.is_contiguous() ? x : x.clone(at::MemoryFormat::Contiguous);
     const int64_t length = y.size(-2);
     if (y.numel() == 0) return y;
+    if (tables_ && pass.ranges.defined()) {
+      for_ranges(pass.ranges, y, [&](const at::Tensor& of_one, int64_t own) {
+        turn(of_one, tables_->for_length(own), heads_, dim_, 0, own, inverse);
+      });
+      return y;
+    }
     if (tables_) {
       turn(y, tables_->for_length(first + length), heads_, dim_, first, length, inverse);
       return y;
