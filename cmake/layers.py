@@ -9,7 +9,7 @@
  - every `extern const SomethingInfo name` (a codec, projection, model, ...) is in a table beside it
  - a room of python/compact imports only rooms before it in PYTHON_ROOMS, and no file imports itself through
    others; imports inside functions count
- - private names of torch are in python/compact/base/torch_private.py alone, and those of transformers beside it
+ - private names of torch are in python/compact/base/torch_private.py alone, and those of transformers and trl beside it
  - no line of a comment begins with `Of`, `What`, `Whose` or `Those`: it names its subject
 
     layers.py [ROOT]
@@ -83,7 +83,7 @@ PYTHON_ROOMS = (
     "",
     "plan_process",
 )
-PRIVATE = {"torch": "base/torch_private.py", "transformers": "base/transformers_private.py"}
+PRIVATE = {library: f"base/{library}_private.py" for library in ("torch", "transformers", "trl")}
 FRONT_DOOR = "compact/compact.h"
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}

@@ -19,6 +19,7 @@
 #include "compact/kernels/kernels.h"
 #include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/loss.h"
+#include "compact/ops/functions/softmax_rows.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/plan/gpu_card.h"
 #include "compact/python/block.h"
@@ -118,6 +119,22 @@ at::Tensor chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& wei
   if (StepTrace* const step = StepTrace::watching())
     step->groups().set_head(shape_of(weight), targets.numel());
   return linear_cross_entropy(hidden, weight, targets, scale, treatment, nullptr, softcap);
+}
+
+// Rows of logits [rows, vocabulary] in a type of kernels, a target int64 [rows] each: the logarithm
+// of the sum of exponentials, and the cross-entropy, f32 [rows].
+std::tuple<at::Tensor, at::Tensor> softmax_rows(const at::Tensor& logits,
+                                                const at::Tensor& targets) {
+  const auto f32 = logits.options().dtype(at::kFloat);
+  const at::Tensor lse = at::empty({logits.size(0)}, f32), loss = at::empty_like(lse);
+  softmax_forward(logits, targets.contiguous(), lse, loss, {});
+  return {lse, loss};
+}
+
+// In place scale (softmax(logits) - onehot(target)) of each row.
+void softmax_rows_gradient(const at::Tensor& logits, const at::Tensor& lse,
+                           const at::Tensor& targets, double scale) {
+  softmax_backward(logits, {}, lse, targets.contiguous(), scale, logits);
 }
 
 // Types of devices that this build has kernels for, as torch names them.
@@ -243,6 +260,8 @@ TORCH_LIBRARY(compact, m) {
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
+  m.def("softmax_rows", &softmax_rows);
+  m.def("softmax_rows_gradient", &softmax_rows_gradient);
   m.def("planned_gpu_memory", &planned_gpu_memory);
   m.def("gpu_figures", &gpu_figures);
   m.def("gpu_names", &gpu_names);

@@ -12,6 +12,7 @@ from .base.policy import policy_text, presets
 from .layers.apply import apply, families, remove, report
 from .layers.loss import linear_cross_entropy
 from .layers.report import LayerReport, Report
+from .layers.token_log_probs import token_log_probs
 from .planning.plan import Plan, plan
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "remove",
     "report",
     "saved_tensors",
+    "token_log_probs",
 ]
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from transformers import TrainerCallback
 
 from .base.log import log
+from .base.trl_private import serve_fused_heads
 from .layers.apply import report
+from .layers.fused_head import log_probs_for_trl
 from .layers.patched_forward import state_of
 from .layers.served_layer import INSTEAD, LayerState
 
@@ -16,11 +18,13 @@ from .layers.served_layer import INSTEAD, LayerState
 class Callback(TrainerCallback):
     """Keeps the layers that compact serves out of gradient checkpointing, which Trainer switches on
     for all layers, and writes what they held to the log, as compact_held_bytes. A layer that keeps its own
-    forward in the first step is checkpointed from then on. Throws ValueError where
+    forward in the first step is checkpointed from then on. In TRL's trainers, whose models have a fused head, models
+    that compact.apply() was given, a reference model, too, make log probabilities by compact.token_log_probs(). Throws ValueError where
     gradients would be clipped of which an optimizer with release=True leaves none."""
 
     def __init__(self):
         self._cleared = []  # layers, until a step has shown whether they are served
+        serve_fused_heads(log_probs_for_trl)
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it

@@ -17,6 +17,7 @@
 #include "compact/codecs/launch.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd/autograd.h"
+#include "compact/ops/functions/softmax_rows.h"
 #include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
@@ -32,38 +33,6 @@ int64_t automatic_chunk(int64_t vocabulary, c10::DeviceType device) {
 }
 
 constexpr int64_t kHeadRows = 4096;  // rows of the head's gradient made at a time
-
-// logits [rows, vocabulary] -> loss, lse [rows]; log_probs where defined.
-void softmax_forward(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& lse,
-                     const at::Tensor& loss, const at::Tensor& log_probs) {
-  backend_of(logits).cross_entropy(
-      {.logits = logits.const_data_ptr(),
-       .targets = static_cast<const int64_t*>(targets.const_data_ptr()),
-       .lse = static_cast<float*>(lse.data_ptr()),
-       .loss = static_cast<float*>(loss.data_ptr()),
-       .log_probs = log_probs.defined() ? static_cast<float*>(log_probs.data_ptr()) : nullptr,
-       .rows = logits.size(0),
-       .vocabulary = logits.size(1),
-       .type = type_of(logits)},
-      launch_for(logits));
-}
-
-// Gradient of scale * loss, into `grad`, from logits (may be `grad` itself) or log_probs.
-void softmax_backward(const at::Tensor& logits, const at::Tensor& log_probs, const at::Tensor& lse,
-                      const at::Tensor& targets, double scale, const at::Tensor& grad) {
-  backend_of(grad).cross_entropy_backward(
-      {.logits = logits.defined() ? logits.const_data_ptr() : nullptr,
-       .log_probs =
-           log_probs.defined() ? static_cast<const float*>(log_probs.const_data_ptr()) : nullptr,
-       .lse = lse.defined() ? static_cast<const float*>(lse.const_data_ptr()) : nullptr,
-       .targets = static_cast<const int64_t*>(targets.const_data_ptr()),
-       .grad = grad.data_ptr(),
-       .rows = grad.size(0),
-       .vocabulary = grad.size(1),
-       .scale = static_cast<float>(scale),
-       .type = type_of(grad)},
-      launch_for(grad));
-}
 
 // Adds g^T h to the f32 sum. Only a GPU's products of smaller types have f32 results; elsewhere
 // some rows are made at a time, so that there is no second tensor of the head's size.

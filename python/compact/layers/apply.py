@@ -19,7 +19,7 @@ from ..base.torch_private import REPLICATE
 from ..base.type_names import origin_of
 from ..planning.plan import Plan, plan
 from ..projected_weights.carriers import add_carrier, check_removal, projection_problems, remove_carrier
-from . import loss, served_layer
+from . import fused_head, loss, served_layer
 from .adapters import plain
 from .eligibility import layer_problem
 from .families import check_version, FAMILIES, Family, family_of
@@ -206,9 +206,11 @@ def apply(
 
 
 def _replace_loss(module: nn.Module, text: str, chunked: bool, notes: Notes) -> None:
-    keeps_logits, tokens = ops.loss_chunk(text) if makes_plain_loss(type(module)) else (True, 0)
-    own = loss.own_loss(module, chunked and not keeps_logits)
-    module.__dict__[LOSS] = loss.LossState(tokens, own, loss.takes_cache(module), notes)
+    keeps_logits, tokens = ops.loss_chunk(text)
+    chunked = chunked and not keeps_logits
+    own = loss.own_loss(module, chunked)
+    module.__dict__[LOSS] = loss.LossState(tokens, chunked, own, loss.takes_cache(module), notes)
+    fused_head.remember(module)
     _replace_forward(module, loss.model_forward)
     if own is None:
         _replace_forward(module.lm_head, loss.head_forward)
@@ -359,10 +361,11 @@ def _loss_of(model: nn.Module) -> str:
         text = next((m.__dict__["_compact_policy"][1] for m in model.modules() if "_compact_policy" in m.__dict__), "")
         able = any(makes_plain_loss(type(module)) for module in model.modules()) and not ops.loss_chunk(text)[0]
         return "the model's own" + "; chunked_loss=True makes it in chunks, in less memory, up to rounding" * able
+    scored = sum(state.scored for state in states)
+    scores = f"; log probabilities for TRL in {scored} passes" if scored else ""
     if state.own_loss is not None:
-        return f"the model's own: {state.own_loss}"
-    text = f"in chunks, {state.calls} passes"
-    return text + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
+        return f"the model's own: {state.own_loss}{scores}"
+    return f"in chunks, {state.calls} passes{scores}" + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
 
 
 def families() -> list[str]:

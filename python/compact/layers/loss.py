@@ -24,11 +24,13 @@ from .plain_loss import makes_plain_loss
 class LossState:
     """The state of a model whose loss may be made in chunks."""
 
-    def __init__(self, tokens: int, own_loss: str | None, cached: bool, notes: Notes):
+    def __init__(self, tokens: int, chunked: bool, own_loss: str | None, cached: bool, notes: Notes):
         self.tokens, self.notes = tokens, notes
+        self.chunked = chunked  # the policy wants no logits of all tokens
         self.cached = cached  # it may be asked for a cache, which training does not use
         self.own_loss = own_loss  # why the model's own loss always runs; None: it is made in chunks
         self.calls = 0
+        self.scored = 0  # passes of TRL's fused head
         self.own: dict[str, int] = {}
 
 
