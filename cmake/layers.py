@@ -89,7 +89,7 @@ WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of c
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 FRAGMENT = re.compile(r'(?:(?:^|\s)(?://|#) *|^\s*""")(Of|What|Whose|Those) ')
-COMMENTED = ("bench", "cmake", "compact", "examples", "fuzz", "scripts", "tests", "python/compact")
+COMMENTED = ("bench", "cmake", "compact", "examples", "fuzz", "python", "scripts", "tests")
 INFO = re.compile(r"^\s*extern\s+const\s+\w*Info\s+(\w+)\s*(?:=|\{)", re.M)
 
 
@@ -252,8 +252,7 @@ def check_comments(root):
     for folder in COMMENTED:
         for file in sources(root / folder, SOURCES | {".py", ".sh", ".cmake"}):
             for number, line in enumerate(file.read_text().splitlines(), 1):
-                match = FRAGMENT.search(line)
-                if match and (match[1] == "Of" or folder != "python/compact"):
+                if match := FRAGMENT.search(line):
                     yield f"{file.relative_to(root)}:{number}: a comment must not begin with `{match[1]}`"
 
 

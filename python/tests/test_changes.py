@@ -103,7 +103,7 @@ def test_code_patched(change, when):
 
 
 class Dropout(nn.Dropout):
-    """Of another name."""
+    """A dropout of another name."""
 
 
 def test_what_changes_nothing_in_layers_leaves_them_served():

@@ -135,7 +135,7 @@ def test_not_contiguous():
 
 
 def test_a_token_that_is_certain():
-    """What is left of its probability counts, and so does one that is all but impossible."""
+    """The rest of its probability counts, and so does a token that is all but impossible."""
     for dtype in (torch.float32, torch.bfloat16):
         weight = torch.eye(8).to(dtype).requires_grad_()
         hidden = torch.zeros(2, 8)

@@ -19,7 +19,7 @@ WORDS = [f"w{i}" for i in range(190)]
 
 @pytest.fixture(autouse=True)
 def trl_as_it_was():
-    """What a callback put into TRL is for one test."""
+    """The functions that a callback put into TRL are taken out again after a test."""
     import trl.trainer.utils as utils
 
     names = "_ChunkedLogProbFunction", "_use_triton"

@@ -65,7 +65,7 @@ BAD = [
     ("compact/base/x.h", "// Of a kernel.\nint x;\n", "x.h:1: a comment must not begin with `Of`"),
     ("compact/base/x.h", "int x;\n// What is held.\n", "x.h:2: a comment must not begin with `What`"),
     ("compact/kernels/cuda/x.cu", "//  Those of a GPU.\n", "x.cu:1: a comment must not begin with `Those`"),
-    ("python/compact/x.py", "# Of a layer.\n", "x.py:1: a comment must not begin"),
+    ("python/tests/x.py", "# Of a layer.\n", "x.py:1: a comment must not begin"),
     ("scripts/x.sh", "f() {\n# Whose turn it is.\n}\n", "x.sh:2: a comment must not begin with `Whose`"),
     ("cmake/x.cmake", "# What a program links.\n", "x.cmake:1: a comment must not begin with `What`"),
     ("python/compact/extra/x.py", "\n", "is in no room"),

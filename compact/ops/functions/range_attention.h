@@ -20,7 +20,7 @@ void check_ranges(const at::Tensor& ranges, int64_t batch, int64_t length);
 
 // The host's tensor of them; its memory counts as no step's, whatever the device.
 at::Tensor ranges_tensor(std::vector<std::array<int64_t, 3>> ranges);
-// Those of part of a batch: of rows [from, from + count) (dim 0) or of so many tokens of every row
+// The ranges in part of a batch: in rows [from, from + count) (dim 0) or so many tokens of every row
 // (dim 1), numbered from there on. A range that lies across a border is cut.
 at::Tensor part_of_ranges(const at::Tensor& ranges, int64_t dim, int64_t from, int64_t count);
 // int64 [batch, length] on `like`'s device: a token's number in its range, in none its place.

@@ -35,8 +35,8 @@ def log_probs_for_trl(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, temperature: float,
     chunk_size: int, softcap: float | None, scale: float, outputs: tuple[str, ...],
 ) -> tuple[torch.Tensor | None, ...] | None:  # fmt: skip
-    """What TRL's function of the same arguments returns: log probabilities, and what is asked for of OUTPUTS, else None; the whole is None where
-    TRL is to make them itself. Logits are softcap tanh(scale (h W^T + b) / softcap) / temperature."""
+    """The results of TRL's function of the same arguments: log probabilities, and each of OUTPUTS where it is asked for,
+    else None; None in all where TRL is to compute them itself. Logits are softcap tanh(scale (h W^T + b) / softcap) / temperature."""
     state = _state_for(weight)
     if state is None or scale <= 0:
         return None

@@ -65,7 +65,7 @@ class Head:
         return (z * (self.temperature / self.softcap)).square_().neg_().add_(1).div_(self.temperature)
 
     def gradients(self, z: torch.Tensor, lse: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Those of the targets' log probabilities to what the products gave, in place of the logits."""
+        """The gradients of the targets' log probabilities with respect to the products, in place of the logits."""
         slope = self.slope(z)
         scale = slope if isinstance(slope, float) else 1.0
         if _has_kernel(z):
