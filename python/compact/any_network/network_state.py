@@ -68,7 +68,7 @@ class ScopeState:
         saved_tensors(policy)  # throws what of it cannot be done
         self.policy, self.notes = policy, notes
         self.waits = waits  # for begin_scope()
-        self.warns = warns  # about what of the policy does nothing or is not reached
+        self.warns = warns  # about lines of the policy that do nothing, and a part that is not reached
         self.calls = 0  # passes with gradients
         self._scopes: dict[int, saved_tensors] = {}  # by thread
         self._last: saved_tensors | None = None

@@ -44,8 +44,8 @@ def _load():
     if found != _REGISTERED:
         raise ImportError(
             f"compact: {path} has the interfaces {found}, and the Python package is for {_REGISTERED}: one of them is older. "
-            "`pip install --force-reinstall --no-deps .` in the source folder makes both anew, and a build the library alone; "
-            f'where an interface was changed on purpose, _REGISTERED = "{found}" in {__file__} takes it'
+            "`pip install --force-reinstall --no-deps .` in the source folder makes both anew, a build the library; "
+            f'where an interface was changed on purpose, write _REGISTERED = "{found}" in {__file__}'
         )
     return path
 

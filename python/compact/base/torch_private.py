@@ -66,9 +66,9 @@ def calling_module(file: str) -> nn.Module | None:
 
 def registered_interfaces(namespace: str) -> list[str]:
     """The operators and methods of classes that a library has registered, as they are called."""
-    every = (*torch._C._jit_get_all_schemas(), *torch._C._jit_get_custom_class_schemas())
-    names = f"{namespace}::", f"torch.classes.{namespace}."
-    return sorted(text for text in map(str, every) if any(name in text for name in names))
+    operators = [str(schema) for schema in torch._C._jit_get_all_schemas() if schema.name.startswith(f"{namespace}::")]
+    methods = [text for text in map(str, torch._C._jit_get_custom_class_schemas()) if f"torch.classes.{namespace}." in text]
+    return sorted(operators + methods)
 
 
 def remove_state_hooks(module: nn.Module, ours: tuple[Callable, ...]) -> None:

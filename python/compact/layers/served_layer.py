@@ -297,7 +297,7 @@ class LayerState:
 
 @functools.cache
 def _attributes() -> frozenset[str]:
-    """The names of what a LayerState has: what its methods assign."""
+    """The names of the attributes that a LayerState has: those that its methods assign."""
     methods = [method for method in vars(LayerState).values() if inspect.isfunction(method)]
     return frozenset(step.argval for method in methods for step in dis.get_instructions(method) if step.opname == "STORE_ATTR")
 

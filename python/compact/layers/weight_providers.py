@@ -84,8 +84,10 @@ def weights_of(model: nn.Module) -> tuple[int, int]:
         for p in module.parameters(recurse=False):
             in_codes = path_of(type(p)) in {row.weight for row in PROVIDERS}
             weigh(p, in_codes)
-            weigh(module.__dict__.get("state"), in_codes)  # LLM.int8 moves codes there
-            shape = getattr(getattr(p, "quant_state", None), "shape", None) if in_codes else None  # a byte has two codes of 4 bits
+            shape = None
+            if in_codes:
+                weigh(module.__dict__.get("state"), True)  # LLM.int8 moves codes there
+                shape = getattr(getattr(p, "quant_state", None), "shape", None)  # a byte has two codes of 4 bits
             number[id(p)] = math.prod(shape or p.shape)
     return sum(number.values()), sum(held.values())
 

@@ -32,7 +32,8 @@ class Plan(dict):
 
     rows: of each policy `peak` (bytes of tensors at the highest moment of a step), `reserved` (on a
     GPU what torch's caching allocator holds, else the peak), at the peak `gradients`, `saved` (for
-    the backward pass) and `workspace`, always `weights` and `optimizer`, and `at`, the moment.
+    the backward pass) and `workspace`, always `weights` (those in codes with their scales)
+    and `optimizer`, and `at`, the moment. parameters: of the model, as many as codes stand for.
     failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
     of a GPU `gpu`, its name (str() says where it was taken since none is here), and `memory`, what a step may take of it in bytes, 0 where that is not
     known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
