@@ -47,18 +47,20 @@ void merge(const std::string& from, const std::string& given_base, const std::st
   }
   std::vector<TensorEntry> entries;
   for (const std::string& name : weights.names()) entries.push_back(weights.entry(name));
-  make_folders(output);
-  // One tensor at a time; the file is there once it is whole.
-  SafetensorsWriter writer(fs::path(output) / "model.safetensors", entries, kModelMetadata);
-  for (const std::string& name : weights.names()) {
-    const at::Tensor tensor = weights.read(name);
-    adapters.add(name, tensor);
-    writer.add(name, tensor);
-  }
-  adapters.check_all_added();
-  write_files_atomically(output, files);
-  write_json(fs::path(output) / "config.json", config);
-  writer.commit();
+  make_folders(fs::absolute(output).parent_path());
+  write_directory_atomically(output, [&](const fs::path& folder) {
+    // One tensor at a time.
+    SafetensorsWriter writer(folder / "model.safetensors", entries, kModelMetadata);
+    for (const std::string& name : weights.names()) {
+      const at::Tensor tensor = weights.read(name);
+      adapters.add(name, tensor);
+      writer.add(name, tensor);
+    }
+    adapters.check_all_added();
+    write_files_atomically(folder, files);
+    write_json(folder / "config.json", config);
+    writer.commit();
+  });
 }
 
 }  // namespace compact

@@ -60,7 +60,8 @@ class Codec {
   // one. x may be a meta tensor, of which no value is read. Throws InputError where it does not
   // take x.
   virtual Encoded encode(const at::Tensor& x, uint64_t key) const = 0;
-  // The exact bytes of the parts of a contiguous [rows, n]; nullopt where they depend on values.
+  // The exact bytes of the parts of a contiguous [rows, n], or of so many channels of n values each
+  // where groups run along channels; nullopt where they depend on values.
   virtual std::optional<int64_t> bytes(int64_t rows, int64_t n, at::ScalarType type) const = 0;
 };
 using CodecPtr = std::shared_ptr<const Codec>;
@@ -93,6 +94,9 @@ struct CodecInfo {
   // The spec with the settings that give 0 a code of its own, so that signs can be read too;
   // nullopt: there are none. Null: there never are.
   std::optional<Spec> (*with_signs)(const Spec& spec) = nullptr;
+  // The spec of codes that never put values of two channels (of the second dimension) into one
+  // group, for what batch norms read. Null: values do not share anything in them.
+  Spec (*by_channels)(const Spec& spec) = nullptr;
   // Null: there is no choice of bits. with_bits: the spec with so many bits, one of the choices,
   // and with another average where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;

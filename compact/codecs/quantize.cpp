@@ -2,10 +2,14 @@
 // `quantize`: floats as codes of few bits, in groups with an offset and a step (GACT).
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
 #include "compact/codecs/blocks.h"
+#include "compact/codecs/code_rows.h"
 #include "compact/codecs/codec_types_impl.h"
 #include "compact/codecs/launch.h"
 
@@ -18,7 +22,7 @@ using kernels::Rounding;
 
 class Quantizer final : public Codec {
  public:
-  Quantizer(QuantizeFormat format, bool along_last) : format_(format), along_last_(along_last) {}
+  Quantizer(QuantizeFormat format, Along along) : format_(format), along_(along) {}
 
   bool takes(const at::Tensor& x) const override {
     const at::ScalarType t = x.scalar_type();
@@ -28,59 +32,103 @@ class Quantizer final : public Codec {
   Encoded encode(const at::Tensor& x, uint64_t key) const override {
     COMPACT_CHECK(takes(x), "codec quantize takes float32, bfloat16 and float16, not ",
                   c10::toString(x.scalar_type()));
-    const bool last = along_last_ && x.dim() > 0 && x.numel() > 0;
-    at::Tensor flat = last ? x.contiguous() : flat_of(x);
-    const Shape shape(last ? flat : x);
-    const int64_t n = last ? x.size(-1) : x.numel(), rows = n ? x.numel() / n : 0;
-    const auto bytes = x.options().dtype(at::kByte);
-    const at::Tensor codes = at::empty({rows * format_.row_bytes(n)}, bytes);
-    const at::Tensor scales =
-        at::empty({rows * format_.groups(n) * 2}, x.options().dtype(scale_type()));
-    // Half precision is converted to f32, since kernels do not take it.
-    if (flat.scalar_type() == at::kHalf) flat = flat.to(at::kFloat);
-    backend_of(flat).quantize({.format = format_,
-                               .x = flat.data_ptr(),
-                               .codes = static_cast<uint8_t*>(codes.data_ptr()),
-                               .scales = scales.data_ptr(),
-                               .rows = rows,
-                               .n = n,
-                               .key = key,
-                               .type = type_of(flat)},
-                              launch_for(flat));
+    // Rows along the last dimension are those of a contiguous tensor.
+    const at::Tensor dense =
+        along_ == Along::kLast || !x.is_non_overlapping_and_dense() ? x.contiguous() : x;
+    const Shape shape(dense);
+    const CodeRows rows = rows_of(dense, along_);
+    const at::Tensor maps = in_memory(dense, rows);
+    const at::Tensor codes = at::empty({rows.rows * format_.row_bytes(rows.length())},
+                                       x.options().dtype(at::kByte)),
+                     scales = at::empty({rows.rows * format_.groups(rows.length()) * 2},
+                                        x.options().dtype(scale_type()));
+    for_parts(rows, maps, codes, scales, [&](const Part& part) {
+      at::Tensor values = part.maps.transpose(0, 1).contiguous();
+      // Half precision is converted to f32, since kernels do not take it.
+      if (values.scalar_type() == at::kHalf) values = values.to(at::kFloat);
+      backend_of(values).quantize({.format = format_,
+                                   .x = values.data_ptr(),
+                                   .codes = static_cast<uint8_t*>(part.codes.data_ptr()),
+                                   .scales = part.scales.data_ptr(),
+                                   .rows = rows.rows,
+                                   .n = part.length,
+                                   .key = part.number ? derive(key, part.number) : key,
+                                   .type = type_of(values)},
+                                  launch_for(values));
+    });
     Encoded e;
     e.parts = {codes, scales};
-    e.decode = [format = format_, shape, rows, n](const Encoded::Parts& parts) {
+    e.decode = [own = *this, shape, rows](const Encoded::Parts& parts) {
       at::Tensor x = shape.empty();
-      const bool half = x.scalar_type() == at::kHalf;
-      const at::Tensor to =
-          half ? at::empty_strided(shape.sizes, shape.strides, shape.options.dtype(at::kFloat)) : x;
-      backend_of(to).dequantize({.format = format,
-                                 .codes = static_cast<const uint8_t*>(parts[0].data_ptr()),
-                                 .scales = parts[1].data_ptr(),
-                                 .x = to.data_ptr(),
-                                 .rows = rows,
-                                 .n = n,
-                                 .type = type_of(to)},
-                                launch_for(to));
-      // The highest level may lie a little above the largest value.
-      return half ? x.copy_(to.clamp_(-65504, 65504)) : x;
+      own.for_parts(rows, in_memory(x, rows), parts[0], parts[1],
+                    [&](const Part& part) { own.decode(part, rows.rows); });
+      return x;
     };
     return e;
   }
 
   std::optional<int64_t> bytes(int64_t rows, int64_t n, at::ScalarType) const override {
-    if (!along_last_) n *= rows, rows = 1;
+    if (along_ == Along::kMemory) n *= rows, rows = 1;
     const auto scale = static_cast<int64_t>(c10::elementSize(scale_type()));
     return rows * (format_.row_bytes(n) + format_.groups(n) * 2 * scale);
   }
 
  private:
+  // Some of the outer indices of memory seen as [outer, rows(, inner)], and their codes.
+  struct Part {
+    uint64_t number;
+    int64_t length;  // of a row
+    at::Tensor maps, codes, scales;
+  };
+
+  static at::Tensor in_memory(const at::Tensor& dense, const CodeRows& r) {
+    const at::Tensor flat = flat_of(dense);
+    // Matrices are transposed in tiles.
+    return r.inner == 1 ? flat.view({r.outer, r.rows}) : flat.view({r.outer, r.rows, r.inner});
+  }
+
+  // Calls body(part) for parts of whole groups each, so that copies of them stay small.
+  template <class Body>
+  void for_parts(const CodeRows& r, const at::Tensor& maps, const at::Tensor& codes,
+                 const at::Tensor& scales, Body body) const {
+    const int64_t whole = format_.group / std::gcd(format_.group, r.inner),
+                  step = std::max<int64_t>(
+                      1, block_rows(r.rows * r.inner * whole, block_elements(maps)));
+    uint64_t number = 0;
+    for_alike_blocks(maps, 0, r.outer, step * whole, [&](int64_t from, int64_t count) {
+      const int64_t before = from * r.inner, length = count * r.inner,
+                    groups = 2 * format_.groups(before);
+      body(Part{
+          number++, length, maps.narrow(0, from, count),
+          codes.narrow(0, r.rows * format_.row_bytes(before), r.rows * format_.row_bytes(length)),
+          scales.narrow(0, r.rows * groups, r.rows * 2 * format_.groups(length))});
+    });
+  }
+
+  void decode(const Part& part, int64_t rows) const {
+    const at::Tensor to = part.maps.transpose(0, 1);
+    const bool half = to.scalar_type() == at::kHalf, there = !half && to.is_contiguous();
+    at::Tensor values =
+        there ? to : at::empty(to.sizes(), half ? to.options().dtype(at::kFloat) : to.options());
+    backend_of(values).dequantize({.format = format_,
+                                   .codes = static_cast<const uint8_t*>(part.codes.data_ptr()),
+                                   .scales = part.scales.data_ptr(),
+                                   .x = values.data_ptr(),
+                                   .rows = rows,
+                                   .n = part.length,
+                                   .type = type_of(values)},
+                                  launch_for(values));
+    // The highest level may lie a little above the largest value.
+    if (half) values.clamp_(-65504, 65504);
+    if (!there) at::Tensor(part.maps).copy_(values.transpose(0, 1));
+  }
+
   at::ScalarType scale_type() const {
     return format_.scale == kernels::Type::kFloat32 ? at::kFloat : at::kBFloat16;
   }
 
   QuantizeFormat format_;
-  bool along_last_;
+  Along along_;
 };
 
 CodecPtr make_quantize(const Spec& spec) {
@@ -120,7 +168,12 @@ CodecPtr make_quantize(const Spec& spec) {
                 "quantize:levels=positive has at least 2 bits, not ", f.bits);
   f.scale =
       choice("scale", "f32", "bf16", true) ? kernels::Type::kBFloat16 : kernels::Type::kFloat32;
-  return std::make_shared<Quantizer>(f, choice("along", "memory", "last", false));
+  const std::string along = spec.text("along", "memory");
+  COMPACT_CHECK(along == "memory" || along == "last" || along == "channels",
+                "quantize:along must be memory, last or channels, is `", along, "`");
+  return std::make_shared<Quantizer>(f, along == "last"       ? Along::kLast
+                                        : along == "channels" ? Along::kChannels
+                                                              : Along::kMemory);
 }
 
 CodecBits bits_of(const Spec& spec) {
@@ -137,6 +190,13 @@ Spec with_bits(const Spec& spec, int bits, std::optional<double> average) {
   Spec other = spec;
   other.set("bits", cat(bits));
   if (average) other.set("adapt", cat(*average));
+  return other;
+}
+
+// Unless the policy says itself what groups run along.
+Spec by_channels(const Spec& spec) {
+  Spec other = spec;
+  if (!spec.has("along")) other.set("along", "channels");
   return other;
 }
 
@@ -171,6 +231,7 @@ extern const CodecInfo quantize_codec = {
     .make = make_quantize,
     .content = [](const Spec&) { return Content::kRounded; },
     .with_signs = with_zero_code,
+    .by_channels = by_channels,
     .bits = bits_of,
     .with_bits = with_bits,
     .choices = choices};

@@ -76,7 +76,13 @@ AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterFi
 void AdapterFolder::add(const std::string& name, const at::Tensor& weight) {
   constexpr std::string_view kEnd = ".weight";
   if (!name.ends_with(kEnd)) return;
-  const auto found = added_.find(name.substr(0, name.size() - kEnd.size()));
+  const std::string_view module = std::string_view(name).substr(0, name.size() - kEnd.size());
+  // The names of a base that was saved without its head lack a first word, as `transformer.`.
+  const auto named = [&](const auto& one) {
+    return std::string_view(one.first).substr(one.first.find('.') + 1) == module;
+  };
+  auto found = added_.find(std::string(module));
+  if (found == added_.end()) found = std::ranges::find_if(added_, named);
   if (found == added_.end()) return;
   const at::NoGradGuard no_grad;
   const auto read = [&](std::string_view end) {

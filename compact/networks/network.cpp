@@ -238,7 +238,7 @@ void Network::treat_parameters() {
   }
   std::set<const Parameter*> adapters;
   for (const auto& [module, a, b] : adapted_) adapters.insert({a, b});
-  std::vector<NamedRole> names;
+  std::vector<NamedRole> names, moving;
   bool named = false;
   for (const auto& p : parameters_) {
     Spec grad = policy_.grad(p->name);
@@ -250,6 +250,7 @@ void Network::treat_parameters() {
                   ": gradients are projected in the matrices of transformer blocks only");
     treat_gradient(*p, grad, derive(key_of(p->name), 1));
     names.push_back({p->name});
+    if (grad.name != "frozen") moving.push_back({p->name});
     named = named || policy_.names(PolicyKind::kGrad, p->name);
   }
   policy_.check_patterns(PolicyKind::kGrad, names);
@@ -259,6 +260,11 @@ void Network::treat_parameters() {
                 "the policy or preset projects gradients of the matrices of transformer blocks, "
                 "which this network lacks");
   policy_.check_patterns(PolicyKind::kMoment, names);
+  const char* const idle = lora.rank > 0 ? " of what is trained: beside adapters (--use_peft) all "
+                                           "weights but theirs are frozen"
+                                         : " of what is trained";
+  if (lora.rank > 0) policy_.check_patterns(PolicyKind::kGrad, moving, idle);
+  policy_.check_patterns(PolicyKind::kMoment, moving, idle);
 }
 
 void Network::put(NamedTensors& all, const std::string& prefix, const Affine& affine,

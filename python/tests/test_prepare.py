@@ -237,6 +237,10 @@ def test_refusals_name_row_and_rule(tmp_path, capsys):
         assert f"a.jsonl: {said}" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"conversations": [{"from": "alien", "value": "x"}]}]))
     assert "row 1: message 1 of `conversations`: `from` must be one of human, user, gpt" in line and "'alien'" in line
+    line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"messages": good}]), "--split", "test")
+    assert "--split: a file is one split" in line
+    line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"instruction": "a", "output": "b", "system": 3}]))
+    assert "`system` must be a text, is 3" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"question": "x"}]))
     assert "columns must be one of: messages; conversations; prompt and completion" in line and "there are question" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"text": "x"}]), "--train_on", "assistant")
@@ -250,6 +254,27 @@ def test_refusals_name_row_and_rule(tmp_path, capsys):
     (tmp_path / "refused/mine").write_text("x")
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"messages": good}]), "--overwrite")
     assert line.endswith("refused: is not empty")
+
+
+def test_contents_in_parts_are_one_text(tmp_path, capsys):
+    """llama3's template, as many, would render the list itself."""
+    tokenizer(tmp_path / "words", TEMPLATES["llama3"])
+
+    def made(name, content):
+        data = write(tmp_path / f"{name}.jsonl", [{"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "b"}]}])
+        return main(["--data", str(data), "--tokenizer", str(tmp_path / "words"), "--output", str(tmp_path / name)])
+
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": " 2 + 3?"}]
+    assert made("one", "What is 2 + 3?") == made("parts", parts) == 0
+    assert samples_of(tmp_path / "one") == samples_of(tmp_path / "parts")
+    capsys.readouterr()
+    for name, content, rule in (
+        ("image", [*parts, {"type": "image", "text": None}], "message 1 of `messages`: parts of its `content` must be of type text"),
+        ("number", 5, "message 1 of `messages`: its `content` must be a text, is 5"),
+        ("nothing", [], "its `content` must be a text, is []"),
+    ):
+        assert made(name, content) == 1
+        assert rule in capsys.readouterr().err
 
 
 def test_a_template_that_renders_turns_otherwise_later_is_refused(tmp_path, capsys):

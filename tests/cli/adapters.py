@@ -163,6 +163,13 @@ class Adapters(InFolder):
             adapted(key, **more)
             said = self.refused(*merge, f"--model_name_or_path={key}", "--output_dir=not")
             self.assertIn(key, said)
+        bare = self.folder / "bare"  # names without `transformer.`, as on the hub
+        transformers.GPT2LMHeadModel.from_pretrained(base).transformer.save_pretrained(bare)
+        self.assertIn("h.0.attn.c_attn.weight", load_file(bare / "model.safetensors"))
+        self.done("merge", f"--base_model={bare}", "--model_name_or_path=plain", "--output_dir=under/whole")
+        got = dict(transformers.GPT2LMHeadModel.from_pretrained(self.folder / "under/whole").named_parameters())
+        for name, parameter in want.named_parameters():
+            torch.testing.assert_close(got[name], parameter, rtol=0, atol=1e-6)
         (base / "generation_config.json").write_text('{"temperature": 0.5}')
         (base / "tokenizer.json").write_text('{"of": "the base"}')
         for name, text in (("tokenizer.json", '{"of": "adapters"}'), ("chat_template.jinja", "turns")):
@@ -190,6 +197,8 @@ class Adapters(InFolder):
         lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
         peft.get_peft_model(transformers.GPT2LMHeadModel(other), lora).save_pretrained(self.folder / "other")
         self.assertIn("is for another shape", self.refused(*merge, "--model_name_or_path=other", "--output_dir=not"))
+        self.assertFalse((self.folder / "not").exists())  # a merge that ends early leaves nothing
+        self.assertEqual([p.name for p in self.folder.iterdir() if p.name.startswith(".compact")], [])
 
     def test_plans(self):
         plan = ["--preset=exact", "--json=plan.json", "--per_device_train_batch_size=1", "--block_size=64"]
@@ -202,6 +211,10 @@ class Adapters(InFolder):
         self.assertLess(few, adapters)
         budget = ["--preset=auto", f"--budget={adapters * 3 // 2}B", "--allow=quantize"]
         self.done("plan", "--model=llama-60m", "--use_peft=true", "--json=plan.json", *budget)
+        for dropout, keys in ((0, 1), (0.1, 2), (0.2, 2), (0, 2)):  # speeds are measured with dropout and without it
+            self.done("plan", "--model=llama-tiny", "--use_peft=true", f"--lora_dropout={dropout}", "--block_size=32",
+                      "--preset=auto", "--budget=1GiB", f"--cache_dir={self.folder / 'speeds'}")  # fmt: skip
+            self.assertEqual(len(json.loads((self.folder / "speeds/speed.json").read_text())), keys)
 
     def test_what_cannot_be_is_refused(self):
         def of(*more):
@@ -213,6 +226,9 @@ class Adapters(InFolder):
             "train", *self.flags(self.out, "--model=llama-tiny")[1:]))  # fmt: skip
         self.assertIn("--master_weights: adapters are float32", of("--master_weights=true", "--dtype=bfloat16"))
         self.assertIn("--lora_dropout must be in [0, 1)", of("--lora_dropout=1"))
+        for line in ("grad layers.0.attn.qkv = full:lr_scale=2", "moment layers.*.mlp.down = bf16"):
+            self.assertIn("beside adapters (--use_peft) all weights but theirs are frozen", of("--set", line))
+        self.train("same", "--set", "grad layers.0.attn.qkv = frozen")  # as it is already
         config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=257, n_positions=64)
         transformers.GPT2LMHeadModel(config).save_pretrained(self.folder / "gpt2")
         self.assertIn("are for decoders of LLaMA's", of(f"--model_name_or_path={self.folder / 'gpt2'}"))

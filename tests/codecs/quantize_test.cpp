@@ -152,7 +152,7 @@ TEST(Quantize, ReadsAnyLayoutAndKeepsIt) {
   for (const at::Tensor& y :
        {last, x.permute({3, 1, 0, 2}), x.slice(3, 0, 7, 2), x.transpose(0, 1), x.flatten(),
         x.expand({2, 4, 6, 5, 7}), at::scalar_tensor(3.0), at::empty({0, 3})}) {
-    for (const char* along : {"memory", "last"}) {
+    for (const char* along : {"memory", "last", "channels"}) {
       const at::Tensor got = through(codec + ",along=" + along, y);
       ASSERT_EQ(got.sizes(), y.sizes());
       EXPECT_TRUE(at::allclose(got, y, 0, 0.03)) << y.sizes() << along;
@@ -160,6 +160,41 @@ TEST(Quantize, ReadsAnyLayoutAndKeepsIt) {
   }
   EXPECT_EQ(through(codec, last).strides(), last.strides());
   EXPECT_TRUE(at::equal(through(codec, x.flatten()).view_as(x), want));
+}
+
+// Channels of very different sizes, in one part of memory or in several.
+TEST(Quantize, GroupsAlongChannelsDoNotMixThem) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{300, 6},
+                                                                               {5, 6, 7},
+                                                                               {5, 6, 7, 9},
+                                                                               {3, 6, 16, 16},
+                                                                               {1, 6, 5, 5},
+                                                                               {70000, 24},
+                                                                               {40, 24, 37, 35}}) {
+      const int64_t channels = sizes[1];
+      std::vector<int64_t> along(sizes.size(), 1);
+      along[1] = channels;
+      const at::Tensor size =
+          at::pow(at::full({}, 0.05), at::arange(channels).remainder(6).div(2, "floor"))
+              .view(along);
+      at::Tensor x = normal_values(sizes, 21).clamp(-4, 4).mul(size).to(type);
+      for (const bool last : {false, true}) {
+        if (last) x = x.movedim(1, -1).contiguous().movedim(-1, 1);
+        const CodecPtr codec =
+            make_codec("quantize:bits=8,rounding=nearest,group=64,along=channels");
+        const Encoded e = codec->encode(x, 1);
+        const int64_t n = x.numel() / channels;
+        EXPECT_EQ(e.bytes(), channels * (n + (n + 63) / 64 * 4));
+        EXPECT_EQ(e.bytes(), codec->bytes(channels, n, type));
+        EXPECT_EQ(e.bytes(), codec->encode(x.to(at::kMeta), 1).bytes());
+        const at::Tensor y = e.restore();
+        EXPECT_EQ(y.strides(), x.strides());
+        EXPECT_LT(((y - x).to(at::kFloat).abs() / size).max().item<double>(), 0.036)
+            << at::IntArrayRef(sizes) << c10::toString(type) << last;
+      }
+    }
+  }
 }
 
 TEST(Quantize, NotANumberStaysInItsGroup) {
@@ -224,10 +259,10 @@ TEST(Quantize, BitsComeFromTheKeyAlone) {
 }
 
 TEST(Quantize, RefusesWhatItCannotDo) {
-  for (const char* bad :
-       {"quantize:bits=3", "quantize:bits=0", "quantize:group=100", "quantize:group=16",
-        "quantize:group=4096", "quantize:rounding=up", "quantize:levels=lloyd,bits=8",
-        "quantize:levels=positive,bits=1", "quantize:scale=f16", "quantize:bit=4"}) {
+  for (const char* bad : {"quantize:bits=3", "quantize:bits=0", "quantize:group=100",
+                          "quantize:group=16", "quantize:group=4096", "quantize:rounding=up",
+                          "quantize:levels=lloyd,bits=8", "quantize:levels=positive,bits=1",
+                          "quantize:scale=f16", "quantize:bit=4", "quantize:along=rows"}) {
     EXPECT_THROW(make_codec(bad), InputError) << bad;
   }
   EXPECT_THROW(through("quantize", at::ones({3}, at::kLong)), InputError);

@@ -228,6 +228,40 @@ TEST(ResnetSegments, PoolingLeavesAllOtherGradientsExact) {
   }
 }
 
+// Channels whose sizes differ as those of trained networks do: norms divide each by its own.
+TEST(ResnetSegments, RoundedGradientsAreNearHoweverChannelsDiffer) {
+  const auto gradients_under = [](const ResnetConfig& config, const std::string& policy) {
+    const Resnet net(config, Policy::parse(policy, "test"), {.seed = 3});
+    const at::Generator generator = at::detail::createCPUGenerator(4);
+    for (Parameter* p : net.parameters()) {
+      if (p->weight.dim() != 4) continue;
+      const at::Tensor sizes = at::randn({p->weight.size(0), 1, 1, 1}, generator).mul(1.5).exp();
+      const at::NoGradGuard no_grad;
+      p->weight.mul_(sizes);
+    }
+    return step_of(net).gradients;
+  };
+  for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
+    const auto exact = gradients_under(config, "slot * = keep\n");
+    for (const auto& [bits, bound] : {std::pair{8, 0.1}, {4, 1.5}}) {
+      const auto rounded_by = [&](const char* more) {
+        return gradients_under(
+            config, cat("slot * = keep\nslot {stem.conv,layer*.conv*,layer*.downsample} = ",
+                        "quantize:bits=", bits, more, "\n"));
+      };
+      const auto apart = rounded_by(""), mixed = rounded_by(",along=memory");
+      double worst = 0;
+      for (const auto& [name, g] : exact) {
+        const double norm = g.norm().item<double>() + 1e-6;
+        EXPECT_LE((apart.at(name) - g).norm().item<double>(), bound * norm)
+            << name << " in " << bits;
+        worst = std::max(worst, (mixed.at(name) - g).norm().item<double>() / norm);
+      }
+      EXPECT_GT(worst, 2 * bound) << "in groups of several channels";
+    }
+  }
+}
+
 // The stored bytes of each slot, exactly.
 TEST(ResnetSegments, BytesAreThoseOfTheTreatments) {
   const auto rows = rows_of(

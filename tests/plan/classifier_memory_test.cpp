@@ -189,7 +189,7 @@ TEST(ClassifierMemory, OfGraphNetworksIsPlanned) {
           }
           return in;
         };
-        expect_equal(r, 0.01, info.name + (whole ? " whole " : " ") + preset);
+        expect_equal(r, 0, info.name + (whole ? " whole " : " ") + preset);
       }
     }
   }

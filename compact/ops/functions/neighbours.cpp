@@ -72,7 +72,8 @@ at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, con
   const QuietWarnings quiet;  // of sparse tensors being in beta state
   const at::Tensor matrix = at::_sparse_csr_tensor_unsafe(
       rows, columns, values.reshape({-1}), {all, all}, values.options().layout(at::kSparseCsr));
-  return at::mm(matrix, dense).to(x.scalar_type());
+  // at::mm would make a second tensor of zeros.
+  return at::zeros_like(dense).addmm_(matrix, dense).to(x.scalar_type());
 }
 
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph) {

@@ -205,7 +205,8 @@ bool Policy::sets_projection(std::string_view key, std::string_view value) const
   return false;
 }
 
-void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) const {
+void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all,
+                            const char* among) const {
   const auto matched = [&](const Line& line) {
     return std::ranges::any_of(all,
                                [&](const NamedRole& n) { return line.matches(n.name, n.role); });
@@ -220,6 +221,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
   };
   for (const Line& line : lines_) {
     if (line.kind != kind || matched(line)) continue;
+    if (among && line.other.name == "frozen") continue;
     if (line.general) {
       COMPACT_CHECK(works(line), line.where, ": no slot of this model is in the preset");
       continue;
@@ -233,7 +235,8 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
       if (n.role != Role::kNone) add(own_roles, name_of(n.role));
     }
     const std::string what = cat(line.where, ": pattern `", line.pattern, "` matches no ",
-                                 kKinds[static_cast<int>(kind)], " of this model");
+                                 kKinds[static_cast<int>(kind)], among ? among : " of this model");
+    if (among) fail(what);
     if (line.roles.empty()) fail(what, suggestion(line.pattern, names));
     std::string roles = own_roles.empty() ? " none" : "";
     for (const std::string& role : own_roles) roles += " " + role;

@@ -74,8 +74,10 @@ class Policy {
   bool sets_projection(std::string_view key, std::string_view value) const;
 
   // Throws InputError where a pattern matches none of these, with a suggestion or the roles that
-  // there are. Lines of presets may match nothing, but not all of them.
-  void check_patterns(PolicyKind kind, std::span<const NamedRole> all) const;
+  // there are. Lines of presets may match nothing, but not all of them. `among`: says of which
+  // names these are some, as " of what is trained"; lines that freeze may then match others.
+  void check_patterns(PolicyKind kind, std::span<const NamedRole> all,
+                      const char* among = nullptr) const;
 
   // Text that parses to the same policy.
   std::string str() const;

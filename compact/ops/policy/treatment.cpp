@@ -141,6 +141,15 @@ std::optional<Treatment> Treatment::with_signs() const {
   return beginning_with(*changed);
 }
 
+Treatment Treatment::by_channels() const {
+  if (storage() != Storage::kCodec) return *this;
+  std::vector<Spec> changed = chain();
+  for (Spec& link : changed) {
+    if (const auto change = codec_of(link).by_channels) link = change(link);
+  }
+  return Treatment(std::move(changed));
+}
+
 Treatment Treatment::beginning_with(const Spec& codec) const {
   std::vector<Spec> changed = chain();
   changed[0] = codec;

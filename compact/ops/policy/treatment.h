@@ -64,6 +64,9 @@ class Treatment {
   // A treatment like this one from which signs can be read: itself, or one with a code for 0;
   // nullopt: there is none (1 bit, means).
   std::optional<Treatment> with_signs() const;
+  // The same with codes of which no group has values of two channels, where the policy does not say
+  // otherwise.
+  Treatment by_channels() const;
   // The same with `codec` in place of its first codec, or of the treatment that is not a codec.
   Treatment beginning_with(const Spec& codec) const;
 

@@ -436,19 +436,30 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
     const bool all = t.is_non_overlapping_and_dense() &&
                      t.numel() * static_cast<int64_t>(t.element_size()) == n->bytes;
     const bool rounds = how.codes.content() == Content::kRounded;
+    if (how.by_channels && need == how.need) {
+      const auto channels = channels_of(t, *n, n->bytes / static_cast<int64_t>(t.element_size()));
+      if (channels) {
+        rebuild_->part_channels(*n, *channels);
+      } else {
+        need = Need::kExact;
+      }
+    }
     // Codes that round serve all views of what an operation made.
     if (rounds ? n->coded_bytes < 0 && n->bytes > rebuild_->options().least && need == how.need &&
                      (all || (!n->external && n->geometry.bytes() == n->bytes))
                : n->count == 0 && all) {
       const auto size = static_cast<int64_t>(t.element_size());
-      n->how = how.codes;
-      n->coded_bytes =
-          n->how.codec()->bytes(1, n->bytes / size, t.scalar_type()).value_or(n->bytes);
+      const int64_t channels = std::max<int64_t>(1, n->channels.rows);
+      n->how = channels > 1 ? how.codes.by_channels() : how.codes;
+      n->coded_bytes = n->how.codec()
+                           ->bytes(channels, n->bytes / size / channels, t.scalar_type())
+                           .value_or(n->bytes);
       n->coded = t.scalar_type();
     }
   }
   // Codes that were chosen for other readers, or that it cannot have, do not keep signs.
-  if (need == Need::kSigns && !(n->coded_bytes >= 0 && n->how == how.codes)) need = Need::kExact;
+  const auto signs = [&] { return n->how == how.codes || n->how == how.codes.by_channels(); };
+  if (need == Need::kSigns && !(n->coded_bytes >= 0 && signs())) need = Need::kExact;
   rebuild_->add_row(how.row);
   const bool shared = n->saved || n->saved_before;
   rebuild_->save(*n, how.row, whole, calls_, need);

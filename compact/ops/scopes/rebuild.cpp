@@ -322,6 +322,7 @@ void Rebuild::make_recipe(TapeNode& n) {
     retain(*input.node);
     add(n.roots, roots_of(*input.node));
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
+    if (input.node->bytes == n.bytes) part_channels(*input.node, n.channels);
   }
   if (options_.budgeted) span_ = std::max(span_, span_of(n, {}, budget_));
 }
@@ -358,7 +359,11 @@ void Rebuild::encode(TapeNode& n) {
   const Unseen unseen;
   RECORD_USER_SCOPE(kCodecScope);
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
-  const at::Tensor flat = view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements));
+  const CodeRows& c = n.channels;
+  const Geometry memory =
+      c.rows > 1 ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
+                 : Geometry::flat(n.coded, elements);
+  const at::Tensor flat = view_of(c10::Storage(n.weak.lock()), memory);
   const bool rounds = n.how.content() == Content::kRounded;
   try {
     n.codes = n.how.codec()->encode(flat, derive(options_.noise, n.row));

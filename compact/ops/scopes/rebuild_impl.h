@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "compact/codecs/code_rows.h"
 #include "compact/codecs/codec.h"
 #include "compact/ops/policy/treatment.h"
 #include "compact/ops/scopes/geometry_impl.h"
@@ -138,9 +139,10 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   Treatment how;                        // codecs, where it is saved as flat elements of `coded`
   at::ScalarType coded = at::kByte;
   int64_t coded_bytes = -1, held_bytes = 0;
-  double work = 0;  // bytes to move while it is rebuilt; what several read counts for each
-  Roots roots;      // of its recipe
-  size_t row = 0;   // of the report
+  CodeRows channels;  // where there are several: those that a reader divides by scales of their own
+  double work = 0;    // bytes to move while it is rebuilt; what several read counts for each
+  Roots roots;        // of its recipe
+  size_t row = 0;     // of the report
   // Under a budget. readers: calls that saved it. reach: bytes of the longest path to it from nodes
   // held for good; products: heavy operations on that path. sum: the residual sum (of a path and a
   // much longer one with more of these) that it is, or from which cheap operations alone make it.
@@ -163,6 +165,10 @@ struct RebuildOptions {
 
 // Whether elements of these views are the node's, or parts of its complex ones, not other bits.
 bool is_read_in_parts(const Geometry& as, const TapeNode& n);
+
+// Memory in which the second dimension of `t` is one of the whole memory, of so many elements, that
+// the node shows: as rows of that dimension. nullopt: it is not.
+std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int64_t elements);
 
 // Whether a tensor that was encoded so had a NaN or an infinity: the offset, step or mean of its
 // group is then not finite. Not for tensors of a GPU, whose codes may not be there yet.
@@ -196,6 +202,9 @@ class Rebuild {
   const RebuildOptions& options() const { return options_; }
   // A tensor of the node was saved by a call; `whole`: hold it in any case.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
+  // No group of codes of the node, or of what of its size it is rebuilt from, has values of two of
+  // these channels from now on.
+  void part_channels(TapeNode& n, const CodeRows& channels);
   Roots roots_of(const TapeNode& n) const;
   // Sets reach, products and sum of a node that a call has made.
   void note_reach(TapeNode& n, const Record& record) const;

@@ -4,6 +4,7 @@
 // by (quotients, roots, logarithms), and all that is unknown.
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -62,6 +63,7 @@ struct Row {
   Role role = Role::kNone;
   When when = nullptr;
   int64_t (*limit)(const RunningOp&) = nullptr;  // of kPlaces
+  bool channels = false;                         // Holding::by_channels
 };
 
 constexpr std::string_view kFusedAttention = "fused attention";  // under all its names
@@ -94,16 +96,16 @@ constexpr Row kRows[] = {
     {"native_layer_norm", kFirst, Reads::kNear},
     {"_fused_rms_norm", kFirst, Reads::kNear},
     {"native_group_norm", kFirst, Reads::kNear},
-    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
-    {"native_batch_norm", kFirst, Reads::kNear},
-    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv, is_map},
-    {"_native_batch_norm_legit", kFirst, Reads::kNear},
-    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv, is_map},
-    {"_batch_norm_with_update", kFirst, Reads::kNear},
-    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
-    {"cudnn_batch_norm", kFirst, Reads::kNear},
-    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
-    {"miopen_batch_norm", kFirst, Reads::kNear},
+    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
+    {"native_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
+    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
+    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
+    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
+    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
+    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
+    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
     {"var", kFirst, Reads::kNear},
     {"var_mean", kFirst, Reads::kNear},
     {"std", kFirst, Reads::kNear},
@@ -226,7 +228,7 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   COMPACT_CHECK(how.codec(), "slot `", name, "` = ", how.text(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
                 "segments");
-  COMPACT_CHECK(how.first().text("along", "memory") == "memory", "slot `", name, "` = ", how.text(),
+  COMPACT_CHECK(how.first().text("along", "memory") != "last", "slot `", name, "` = ", how.text(),
                 ": tensors that autograd saves are encoded as they lie in memory, once for all "
                 "views; along=last is for the slots of segments");
   held.refused = held.reads == Reads::kExact && how.content() != Content::kExact;
@@ -235,6 +237,14 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   // values.
   const std::optional<Treatment> both = held.reads == Reads::kRelu ? how.with_signs() : how;
   held.how = both ? *both : how.beginning_with(Treatment::of_signs().first());
+  if (row && row->channels && t.dim() > 1 && held.how.content() == Content::kRounded) {
+    const Treatment apart = held.how.by_channels();
+    const int64_t channels = std::max<int64_t>(1, t.size(1));
+    const auto bytes = apart.codec()->bytes(channels, t.numel() / channels, type);
+    // Groups of one or two values have more bytes of offsets and steps than they save.
+    held.by_channels = !bytes || *bytes < t.numel() * t.element_size();
+    held.how = held.by_channels ? apart : Treatment();
+  }
   return held;
 }
 

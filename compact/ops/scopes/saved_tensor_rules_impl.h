@@ -33,6 +33,9 @@ struct Holding {
   Treatment how;  // codecs, or keep
   Reads reads = Reads::kExact;
   Role role = Role::kNone;
+  // The operation divides by a scale of each channel, of its second dimension: no group of codes
+  // may have values of two.
+  bool by_channels = false;
   // The policy asks for codes that round, but the operation reads exact values.
   bool refused = false;
 };

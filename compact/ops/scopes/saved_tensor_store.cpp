@@ -194,9 +194,11 @@ void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Trea
   RECORD_USER_SCOPE(kCodecScope);
   const SavedTensor& row = saved_[memory.row];
   at::Tensor x = t.detach();
-  // Flat, in the order of memory, so that one code serves all views; but means are taken over maps.
+  // Flat, in the order of memory, so that one code serves all views; but means are taken over maps,
+  // and channels are those of the tensor.
   const at::Tensor flat = x.is_non_overlapping_and_dense() ? x.as_strided({x.numel()}, {1}) : x;
-  if (how.codec()->takes(flat) || !how.codec()->takes(x)) x = flat;
+  const bool shaped = how.first().text("along", "memory") != "memory";
+  if (!shaped && (how.codec()->takes(flat) || !how.codec()->takes(x))) x = flat;
   Encoded encoded;
   try {
     encoded = how.codec()->encode(x, derive(options_.noise, memory.row));
@@ -214,6 +216,7 @@ void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Trea
   memory.encoded = std::move(encoded);
   memory.plain.reset();
   memory.may_round = false;
+  memory.channels = shaped && t.dim() > 1 ? t.size(1) : 0;
   put(memory, how, memory.encoded.bytes(), "");
 }
 
@@ -293,6 +296,9 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
       // Means over windows are shared only with readers that ask for the same.
       const bool near = known->encoded.windows.size == 0 || known->treatment == held.how;
       if (shape || (near && (beside || content == Content::kRounded))) {
+        if (held.by_channels && known->channels < t.size(1)) {
+          put_codes(*known, t, known->treatment.by_channels());
+        }
         return share(std::move(known));
       }
     }

@@ -120,6 +120,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
     saving.limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
   } else if (saving.need != Need::kBeside) {
     saving.codes = how;
+    saving.by_channels = held.by_channels;
   }
   std::optional<OpTape::Saved> saved = tape_->save(t, saving);
   if (!saved) return nullptr;

@@ -120,6 +120,9 @@ class Stage {
   // How many of its parameters, the first ones, have gradients that need the stage's input; no
   // other gradient needs it. 0: backward reads its input for every gradient.
   virtual int reads_input_for() const { return 0; }
+  // Whether backward divides what it reads by a scale of each channel (of the second dimension):
+  // what rounds it must not measure one channel by another.
+  virtual bool reads_channels() const { return false; }
   // Whether backward can work from means over windows of its input (windows as wide as strides).
   virtual bool reads_means() const { return false; }
   // Whether backward, where it needs its output, reads only its signs.

@@ -15,6 +15,7 @@ class BatchNormStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 2; }
+  bool reads_channels() const override { return true; }
 
   std::shared_ptr<const Stage> stand_in() const override {
     const BatchNormStatistics there{numbers_like(running_.mean), numbers_like(running_.variance)};

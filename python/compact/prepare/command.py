@@ -26,7 +26,7 @@ def arguments(given):
     add = parser.add_argument
     add("--data", nargs="+", required=True, metavar="FILE", help="files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, compressed ones too), a folder of save_to_disk, or a name of the hub")  # fmt: skip
     add("--name", help="configuration of a data set of the hub")
-    add("--split", default="train", help="of a data set that has several (default: train)")
+    add("--split", help="of a data set that has several (default: train)")
     add("--tokenizer", required=True, metavar="DIR", help="folder of a tokenizer that transformers loads, or a name of the hub")  # fmt: skip
     add("--output", required=True, metavar="DIR", help="folder to write")
     add("--chat_template", metavar="FILE", help="a Jinja template instead of the tokenizer's own")
@@ -38,6 +38,8 @@ def arguments(given):
     options = parser.parse_args(given)
     if options.max_length is not None and options.max_length < 2:
         parser.error(f"--max_length must be at least 2, is {options.max_length}")
+    options.given = [f"--{name}" for name in ("name", "split") if getattr(options, name) is not None]
+    options.split = options.split or "train"
     return options
 
 
@@ -66,6 +68,7 @@ def load(options):
         return datasets.load_dataset(paths[0], options.name, split=options.split)
     for path in paths:
         require(os.path.isfile(path), f"{path}: there is no such file")
+    require(not options.given, f"{' and '.join(options.given)}: a file is one split, and is read whole")
     kinds = {loader_of(path)[0] for path in paths}
     require(len(kinds) == 1, f"--data must be files of one kind, are {', '.join(sorted(kinds))}")
     kind, more = loader_of(paths[0])

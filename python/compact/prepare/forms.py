@@ -31,6 +31,16 @@ def _text(row, name):
     return value
 
 
+def _content(value, where):
+    """A text; also one in parts, as of models that see: many templates would print the list."""
+    if isinstance(value, list) and value:
+        texts = [isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in value]
+        require(all(texts), f"{where}: parts of its `content` must be of type text, are {value!r:.60}")
+        return "".join(part["text"] for part in value)
+    require(isinstance(value, str), f"{where}: its `content` must be a text, is {value!r:.60}")
+    return value
+
+
 def _messages(value, name):
     require(isinstance(value, list) and value, f"`{name}` must be a list of messages, is {value!r:.60}")
     out = []
@@ -46,6 +56,8 @@ def _messages(value, name):
         require(isinstance(message.get("role"), str), f"{where} must have a `role`, has {', '.join(message)}")
         has = "content" in message or message.get("tool_calls")
         require(has, f"{where} must have a `content`, has {', '.join(message)}")
+        if "content" in message:
+            message["content"] = _content(message["content"], where)
         require(message.get("weight", 1) == 1, f"{where}: a `weight` must be 1, is {message.get('weight')}: --train_on says what is learnt")
         out.append(message)
     return out
@@ -81,7 +93,7 @@ def _alpaca(row):
     asked, more = _text(row, "instruction"), row.get("input") or ""
     require(isinstance(more, str), f"`input` must be a text, is {more!r:.60}")
     require(not row.get("history"), "`history` of turns before is not read: `messages` can say them")
-    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    system = [{"role": "system", "content": _text(row, "system")}] if row.get("system") else []
     user = {"role": "user", "content": f"{asked}\n{more}" if more else asked}
     return Sample([*system, user, {"role": "assistant", "content": _text(row, "output")}])
 
