@@ -51,7 +51,7 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
                     " with model_type ", family.type, ", has ", type.dump());
     }
   }
-  rows.given.refuse_quantized();
+  rows.given.refuse_quantized(/*but_bitsandbytes=*/true);
 }
 
 // What a class has where keys are missing and other keys say what: heads of keys and values, their
