@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "bench/kernel_bench.h"
+#include "compact/codecs/nf4.h"
 
 namespace k = compact::kernels;
 
@@ -18,6 +19,7 @@ class CodecKernels : public KernelBench {
     draw(type);
     if (type == at::kFloat) float8();
     for (const int bits : {8, 4, 2}) quantize(type, bits);
+    for (const bool nested : {false, true}) nf4(type, nested);
     bits(type);
   }
 
@@ -120,6 +122,23 @@ class CodecKernels : public KernelBench {
                                launch());
         },
         [&] { y.copy_(plain); });
+  }
+
+  // A matrix of a model, beside a cast from bytes.
+  void nf4(at::ScalarType type, bool nested) {
+    const int64_t rows = 2048 * larger(), n = 2048;
+    const compact::Nf4 one = compact::encode_nf4(at::randn({rows, n}), nested);
+    const compact::Nf4 codes =
+        compact::empty_nf4(rows, n, nested, one.maps.to(on(at::kFloat).device()));
+    size_t moved = 0;
+    for (size_t i = 0; i < one.tensors().size(); ++i) {
+      codes.tensors()[i].copy_(one.tensors()[i]);
+      moved += one.tensors()[i].nbytes();
+    }
+    const Tensor y = at::empty({rows, n}, on(type)), plain = at::empty({rows, n}, on(at::kByte));
+    measure(
+        nested ? "nf4_decode nested" : "nf4_decode", type, moved + y.nbytes(),
+        [&] { codes.decode(y); }, [&] { y.copy_(plain); });
   }
 
   // One bit for what is above 0, beside bytes.

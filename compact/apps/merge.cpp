@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
@@ -15,9 +16,26 @@
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/tasks/load_weights.h"
+#include "compact/tasks/nf4_folder.h"
 #include "compact/train/kept_files.h"
 
 namespace compact {
+namespace {
+
+// What a base has by this name, as the adapters were trained beside it: of codes in f32, so that
+// what they add is rounded once, with the sum.
+at::Tensor whole_tensor(const ModelWeights& weights, const TensorEntry& entry,
+                        const std::optional<ReadInNf4>& how) {
+  if (has_nf4(weights, entry.name)) {
+    const StoredNf4 stored = read_nf4(weights, entry.name);
+    return decoded(stored.codes, how ? how->type : stored.type).to(at::kFloat);
+  }
+  const at::Tensor tensor = weights.read(entry.name);
+  const bool through = how && is_coded(entry.name, entry.shape);
+  return through ? through_nf4(tensor, *how).to(at::kFloat) : tensor;
+}
+
+}  // namespace
 
 void merge(const std::string& from, const std::string& given_base, const std::string& output,
            std::vector<std::string>& warnings) {
@@ -35,8 +53,10 @@ void merge(const std::string& from, const std::string& given_base, const std::st
   const std::string base = given_base.empty() ? base_of(from, adapters) : given_base;
   const ModelWeights weights(base);
   weights.verify();
-  const nlohmann::json config = read_json(fs::path(base) / "config.json");
-  ConfigKeys(config, base + "/config.json").refuse_quantized();
+  nlohmann::json config = read_json(fs::path(base) / "config.json");
+  ConfigKeys(config, base + "/config.json").refuse_quantized(/*but_bitsandbytes=*/true);
+  config.erase(kQuantization);  // the model is whole
+  const std::optional<ReadInNf4> how = read_in_nf4(from);
   // A run of ours keeps beside its adapters all that goes along; peft what its user saved.
   std::map<std::string, std::string> files = kept_files(from, {}, /*own_tokenizer=*/true, warnings);
   if (!fs::exists(fs::path(from) / "config.json")) {
@@ -46,15 +66,22 @@ void merge(const std::string& from, const std::string& given_base, const std::st
     files.merge(kept_files(base, files, /*own_tokenizer=*/!tokenizer, warnings));
   }
   std::vector<TensorEntry> entries;
-  for (const std::string& name : weights.names()) entries.push_back(weights.entry(name));
+  for (const std::string& name : weights.names()) {
+    if (is_part_of_nf4(weights, name)) continue;
+    entries.push_back(weights.entry(name));
+    if (!has_nf4(weights, name)) continue;
+    const StoredNf4 stored = read_nf4(weights, name);
+    entries.back().dtype = stored.type;
+    entries.back().shape = {stored.codes.rows, stored.codes.columns};
+  }
   make_folders(fs::absolute(output).parent_path());
   write_directory_atomically(output, [&](const fs::path& folder) {
     // One tensor at a time.
     SafetensorsWriter writer(folder / "model.safetensors", entries, kModelMetadata);
-    for (const std::string& name : weights.names()) {
-      const at::Tensor tensor = weights.read(name);
-      adapters.add(name, tensor);
-      writer.add(name, tensor);
+    for (const TensorEntry& entry : entries) {
+      at::Tensor tensor = whole_tensor(weights, entry, how);
+      adapters.add(entry.name, tensor);
+      writer.add(entry.name, tensor.to(entry.dtype));
     }
     adapters.check_all_added();
     write_files_atomically(folder, files);

@@ -21,4 +21,13 @@ void allocate_memory(const at::Tensor& t) {
   storage_of(t).set_nbytes(bytes);
 }
 
+at::Tensor part_of_matrix(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t columns) {
+  at::Tensor part = matrix.detach();  // narrow() looks for memory
+  at::TensorImpl& impl = *part.unsafeGetTensorImpl();
+  impl.set_allow_tensor_metadata_change(true);
+  impl.set_storage_offset(matrix.storage_offset() + row * matrix.stride(0));
+  impl.set_sizes_and_strides({rows, columns}, matrix.strides());
+  return part;
+}
+
 }  // namespace compact

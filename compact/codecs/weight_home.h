@@ -37,5 +37,7 @@ struct WeightPlace {
 // reads then fault instead of returning stale data. allocate_memory() allocates it, uninitialized.
 void free_memory(const at::Tensor& t);
 void allocate_memory(const at::Tensor& t);
+// The first columns of some rows of a matrix that may have no memory now.
+at::Tensor part_of_matrix(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t columns);
 
 }  // namespace compact

@@ -24,6 +24,8 @@ struct TrainConfig {
   double lora_alpha = 32, lora_dropout = 0.05;
   std::vector<std::string> lora_target_modules = {"all-linear"};
   bool use_rslora = false;
+  bool load_in_4bit = false, use_bnb_nested_quant = false;
+  std::string bnb_4bit_quant_type = "nf4";
   // Data
   std::vector<std::string> train_file, validation_file, test_file;
   double validation_split = 0.05;

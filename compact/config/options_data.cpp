@@ -44,6 +44,7 @@ OptionGroup options_of_adapters() {
   using enum ResumeRule;
   const std::vector<std::string> decoders = {"language-modeling", "prompt-completion"};
   const std::pair<std::string, std::vector<std::string>> used = {"use_peft", {"true"}};
+  const std::pair<std::string, std::vector<std::string>> coded = {"load_in_4bit", {"true"}};
   return {
       "Adapters (LoRA)",
       {
@@ -61,6 +62,13 @@ OptionGroup options_of_adapters() {
            .values = "NAME...", .resume = kKept, .tasks = decoders, .beside = used},
           {OPTION(use_rslora, "multiply by lora_alpha / sqrt(lora_r) instead"), .resume = kKept,
            .tasks = decoders, .beside = used},
+          {OPTION(load_in_4bit,
+                  "beside adapters the matrices of blocks are held in codes of four bits (QLoRA)"),
+           .resume = kKept, .tasks = decoders},
+          {OPTION(bnb_4bit_quant_type, "what the codes mean"), .choices = {Choice("nf4")},
+           .resume = kKept, .tasks = decoders, .beside = coded},
+          {OPTION(use_bnb_nested_quant, "scales of the codes are codes of eight bits"),
+           .resume = kKept, .tasks = decoders, .beside = coded},
       }};
 }
 

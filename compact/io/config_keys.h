@@ -96,8 +96,14 @@ class ConfigKeys {
     if (find(key)->is_array()) return required_list<int64_t>(key);
     return {integer(key, 0)};
   }
-  void refuse_quantized() const {
+  // but_bitsandbytes: for models whose weights may be in its codes (tasks/nf4_folder.h).
+  void refuse_quantized(bool but_bitsandbytes = false) const {
     const nlohmann::json* quantization = find("quantization_config");
+    if (but_bitsandbytes && quantization && quantization->is_object() &&
+        quantization->contains("quant_method") &&
+        (*quantization)["quant_method"] == "bitsandbytes") {
+      return;
+    }
     COMPACT_CHECK(!quantization, where_, ": quantized weights are not supported, ",
                   "quantization_config is ", quantization->dump());
   }

@@ -24,6 +24,7 @@ class ModelWeights {
   // Throws InputError, naming the file, where one does not have the checksum that it states.
   void verify() const;
 
+  const std::filesystem::path& path() const { return path_; }
   // In the order of the files' bytes, shard after shard.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(std::string_view name) const { return shard_of_.count(name) != 0; }

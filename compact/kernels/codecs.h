@@ -117,6 +117,24 @@ struct Dequantize {
   Type type;
 };
 
+// Matrices in NF4, laid out as bitsandbytes does: rows one after the other, of two neighbours in a
+// byte the first in the high bits; kNf4Block neighbours, across rows, share a scale. Nested scales
+// are codes themselves, which kNf4Nested neighbours share a scale for. An element is levels[code] *
+// s, where s is scales[block], or nested map[scale_codes[block]] * scales[block / kNf4Nested] +
+// *offset, each operation rounded.
+inline constexpr int64_t kNf4Block = 64, kNf4Nested = 256;
+struct Nf4Decode {
+  const uint8_t* codes;        // [ceil(rows n / 2)]
+  const float* scales;         // one a block; nested: one for kNf4Nested blocks
+  const uint8_t* scale_codes;  // one a block; null: scales are not nested
+  const float* offset;         // [1]
+  const float* levels;         // [16]
+  const float* map;            // [256]
+  void* x;                     // [rows, n] type, rows x_stride apart
+  int64_t rows, n, x_stride;
+  Type type;
+};
+
 // One bit an element, by its bits as an unsigned number u: set where low <= u < low + span. Bit i
 // is bit i%8 of byte i/8; bits beyond the end are 0. Where an element is neither in the range nor
 // equal to `other`, *strays is set to 1 (never cleared to 0; null: not reported).

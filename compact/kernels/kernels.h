@@ -43,6 +43,7 @@ namespace compact::kernels {
   X(float8_unpack, Float8Unpack)                  \
   X(quantize, Quantize)                           \
   X(dequantize, Dequantize)                       \
+  X(nf4_decode, Nf4Decode)                        \
   X(bit_pack, BitPack)                            \
   X(bit_unpack, BitUnpack)
 

@@ -62,6 +62,6 @@ inline const float* guard_of(Side& s, int number) {
 
 void check_layers(Checker& c);   // norm, rope, swiglu, cross-entropy
 void check_updates(Checker& c);  // srht, draw, adamw, fold
-void check_codecs(Checker& c);   // float8, quantize, bits
+void check_codecs(Checker& c);   // float8, quantize, nf4, bits
 
 }  // namespace compact::kernels

@@ -132,6 +132,43 @@ void check_quantizers(Checker& c) {
   }
 }
 
+void check_nf4(Checker& c) {
+  c.begin("nf4_decode");
+  for (const Type type : kTypes) {
+    for (const bool nested : {false, true}) {
+      for (const auto& [rows, n] : shapes(c)) {
+        for (const int64_t gap : c.either({0, 3, 8}, {0})) {  // after each row
+          for (const int variant : c.either<int>({0, 1, 2}, {0})) {
+            const int64_t blocks = (rows * n + kNf4Block - 1) / kNf4Block,
+                          own = nested ? (blocks + kNf4Nested - 1) / kNf4Nested : blocks;
+            const auto codes = all_codes((rows * n + 1) / 2), scale_codes = all_codes(blocks);
+            const auto scales = hard_values(own, variant), map = Checker::values(256, 3);
+            const auto levels = Checker::values(16, 4), offset = Checker::values(1, 5);
+            const auto what = cat(text_of(type), nested ? " nested " : " ", rows, " x ", n, " + ",
+                                  gap, " variant ", variant);
+            c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+              // What lies between rows stays as it is.
+              const std::vector<float> before(static_cast<size_t>(rows * (n + gap)), 2.5f);
+              b.nf4_decode({.codes = s.data("codes", codes),
+                            .scales = s.floats("scales", scales),
+                            .scale_codes = nested ? s.data("scale_codes", scale_codes) : nullptr,
+                            .offset = s.floats("offset", offset),
+                            .levels = s.floats("levels", levels),
+                            .map = s.floats("map", map),
+                            .x = s.tensor("x", before, type),
+                            .rows = rows,
+                            .n = n,
+                            .x_stride = n + gap,
+                            .type = type},
+                           launch);
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
 void check_bits(Checker& c) {
   c.begin("bit_pack");
   for (const Type type : kTypes) {
@@ -203,6 +240,7 @@ void check_bits(Checker& c) {
 void check_codecs(Checker& c) {
   check_float8(c);
   check_quantizers(c);
+  check_nf4(c);
   check_bits(c);
 }
 

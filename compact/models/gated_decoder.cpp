@@ -34,6 +34,10 @@ GatedDecoder::GatedDecoder(const Policy& policy, const NetworkOptions& options,
             const ZeroPadding& padding) {
           return in_block(cat("layers.", i, ".", name), in, std::move(out), bias, 1, padding);
         }));
+    // Block by block, so that no more of them are whole.
+    for (const InFiles& f : in_files(static_cast<size_t>(i))) {
+      if (f.product) hold_in_codes(layers_.back().*f.affine, f.parts);
+    }
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     for (const InFiles& f : in_files(i)) {

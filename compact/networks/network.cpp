@@ -179,6 +179,20 @@ at::Tensor Network::normal(const std::string& name, at::IntArrayRef sizes, doubl
   return x;
 }
 
+void Network::hold_in_codes(const Affine& affine, const std::vector<const char*>& names) {
+  if (!options_.nf4) return;
+  if (!nf4_) nf4_ = std::make_shared<Nf4Weights>(options_.nf4->nested, options_.device);
+  for (const auto& p : parameters_) {
+    if (p.get() != affine.weight) continue;
+    nf4_->take(*p, names.size() > 1 ? p->parts : std::vector{p->weight.size(0)});
+  }
+}
+
+std::vector<at::Tensor> Network::held(const at::Tensor& named) const {
+  const Nf4* const codes = nf4_ ? nf4_->find(named) : nullptr;
+  return codes ? codes->tensors() : std::vector{named};
+}
+
 void Network::adapt(Affine& affine, const std::string& prefix,
                     const std::vector<const char*>& names) {
   const Lora& lora = options_.lora;
@@ -230,6 +244,9 @@ void Network::treat_parameters() {
   const Lora& lora = options_.lora;
   COMPACT_CHECK(lora.rank == 0 || !adaptable_.empty(),
                 "adapters (--use_peft) are for decoders of LLaMA's and of Gemma's kind");
+  COMPACT_CHECK(!options_.nf4 || lora.rank > 0,
+                "weights in four bits (--load_in_4bit) are frozen: they are for adapters "
+                "(--use_peft)");
   for (const std::string& target : lora.targets) {
     const Lora one = {.targets = {target}};
     COMPACT_CHECK(std::ranges::any_of(adaptable_, [&](const auto& m) { return one.takes(m); }),
@@ -270,10 +287,7 @@ void Network::treat_parameters() {
 void Network::put(NamedTensors& all, const std::string& prefix, const Affine& affine,
                   const std::vector<const char*>& names) {
   const ZeroPadding& padding = affine.weight->padding;
-  const at::Tensor all_columns = affine.weight->weight.detach(),
-                   weight = padding.columns == 0
-                                ? all_columns
-                                : all_columns.narrow(1, 0, all_columns.size(1) - padding.columns);
+  const at::Tensor weight = affine.weight->weight.detach();
   const bool fused = affine.weight->parts.size() == names.size();
   COMPACT_CHECK(fused || names.size() == 1, "[network] `", affine.weight->name, "` has ",
                 affine.weight->parts.size(), " parts, not ", names.size());
@@ -285,7 +299,10 @@ void Network::put(NamedTensors& all, const std::string& prefix, const Affine& af
     const int64_t rows = fused ? affine.weight->parts[part++] : weight.size(0);
     const std::string dot = name.empty() && (prefix.empty() || prefix.ends_with('.')) ? "" : ".";
     const int64_t real = rows - padding.rows;
-    all.emplace_back(prefix + name + dot + "weight", weight.narrow(0, row, real));
+    all.emplace_back(
+        prefix + name + dot + "weight",
+        weight.dim() == 2 ? part_of_matrix(weight, row, real, weight.size(1) - padding.columns)
+                          : weight.narrow(0, row, real));
     if (affine.bias) {
       all.emplace_back(prefix + name + dot + "bias",
                        affine.bias->weight.detach().narrow(0, row, real));

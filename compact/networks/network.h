@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "compact/base/function_ref.h"
+#include "compact/codecs/nf4_weights.h"
 #include "compact/codecs/parameter.h"
 #include "compact/networks/lora.h"
 #include "compact/ops/policy/policy.h"
@@ -75,6 +77,7 @@ struct NetworkOptions {
   uint64_t seed = 0;                  // of weights and projections
   double label_smoothing = 0;         // of classifiers: part of a target, spread over all classes
   Lora lora = {};                     // with a rank: adapters alone are trained
+  std::optional<Nf4Format> nf4 = {};  // how products that may have adapters are held beside these
 };
 
 class Network {
@@ -128,6 +131,10 @@ class Network {
   // The tensors of model.safetensors by the names that Hugging Face gives them, statistics
   // included. Copying into them loads a model.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
+  // The weights that are held in codes, without memory among named_tensors(); null: there are none.
+  Nf4Weights* nf4() const { return nf4_.get(); }
+  // What is held of one of named_tensors(): itself, or its codes.
+  std::vector<at::Tensor> held(const at::Tensor& named) const;
   // Adapters, which are in f32: A and B by the names that peft gives them, and what they adapt.
   std::vector<std::pair<std::string, at::Tensor>> adapter_tensors() const;
   std::vector<std::string> adapted_modules() const;
@@ -207,6 +214,9 @@ class Network {
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
   static void put(NamedTensors& all, const std::string& prefix, const Affine& affine,
                   const std::vector<const char*>& names = {""});
+  // Puts a product's frozen matrices into codes, each part that has a name by itself, where the
+  // options ask for it. Names are those of put().
+  void hold_in_codes(const Affine& affine, const std::vector<const char*>& names);
   // To be called before the part that has the product, where it can have adapters: makes those that
   // the options ask for. Prefix and names are those of put().
   void adapt(Affine& affine, const std::string& prefix, const std::vector<const char*>& names);
@@ -227,6 +237,7 @@ class Network {
     const Parameter *a, *b;
   };
   std::vector<Adapted> adapted_;
+  std::shared_ptr<Nf4Weights> nf4_;
   std::vector<std::string> adaptable_;  // modules, adapted or not
   std::vector<std::unique_ptr<Part>> parts_;
 };

@@ -30,6 +30,8 @@ Lora lora_of(const TrainConfig& c) {
 }
 
 void check_adapters(const TrainConfig& c) {
+  COMPACT_CHECK(!c.load_in_4bit || c.use_peft,
+                "--load_in_4bit freezes what it puts into codes: it is for adapters, --use_peft");
   if (!c.use_peft) return;
   COMPACT_CHECK(task_named(c.task).use == ModelUse::kTokens,
                 "--use_peft is for decoders (language-modeling, prompt-completion), --task is ",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "compact/base/check.h"
@@ -15,6 +16,7 @@
 #include "compact/base/text.h"
 #include "compact/io/adapter_folder.h"
 #include "compact/io/model_weights.h"
+#include "compact/tasks/nf4_folder.h"
 
 namespace compact {
 namespace {
@@ -34,6 +36,42 @@ std::vector<std::string> unread_blocks(const ModelWeights& weights,
   }
   return all;
 }
+
+// Reads a tensor, in codes or not, into one that is held in codes or not. `how`: the codes that a
+// matrix was read through before.
+void read_tensor(const ModelWeights& weights, const std::string& found, Network& model,
+                 const std::string& name, at::Tensor& to, const std::optional<ReadInNf4>& how) {
+  const bool stored = has_nf4(weights, found), codes = model.nf4() && model.nf4()->find(to),
+             through = how && is_coded(name, to.sizes());
+  if (!stored && !codes && !through) return weights.read_into(found, to, Cast::kAllow);
+  if (!stored) {
+    // To round it again would be another model than the folder's.
+    COMPACT_CHECK(!codes || !read_in_nf4(weights.path().string()), weights.path().string(), ": `",
+                  found, "` is in no codes, as other matrices of blocks are");
+    const at::Tensor dense = at::empty(to.sizes(), codes ? model.dtype() : how->type);
+    at::Tensor matrix = dense;
+    weights.read_into(found, matrix, Cast::kAllow);
+    if (!codes) {
+      to.copy_(through_nf4(dense, *how));
+      return;
+    }
+    return model.nf4()->set(to, encode_nf4(dense, model.nf4()->nested()));
+  }
+  const StoredNf4 read = read_nf4(weights, found);
+  COMPACT_CHECK(to.sizes() == at::IntArrayRef({read.codes.rows, read.codes.columns}),
+                weights.path().string(), ": `", found, "` must be ", to.sizes(), ", is ",
+                read.codes.rows, " x ", read.codes.columns);
+  if (!codes) {
+    to.copy_(decoded(read.codes, how ? how->type : to.scalar_type()));
+    return;
+  }
+  COMPACT_CHECK(read.codes.nested() == model.nf4()->nested(), weights.path().string(), ": `", found,
+                "` must have scales that are ", model.nf4()->nested() ? "" : "not ",
+                "nested, as config.json says");
+  model.nf4()->set(to, read.codes);
+}
+
+LoadedWeights load(Network& model, const std::string& folder, const std::optional<ReadInNf4>& how);
 
 }  // namespace
 
@@ -96,12 +134,18 @@ void refuse_other_weights(const std::string& folder) {
 }
 
 LoadedWeights load_weights(Network& model, const std::string& folder) {
+  return load(model, folder, std::nullopt);
+}
+
+namespace {
+
+LoadedWeights load(Network& model, const std::string& folder, const std::optional<ReadInNf4>& how) {
   at::NoGradGuard no_grad;
   if (has_adapters(folder)) {
     COMPACT_CHECK(!has_whole_weights(folder), folder, ": has weights of a whole model beside ",
                   kAdapterFile, "; move one of them away");
     AdapterFolder adapters(folder);
-    LoadedWeights loaded = load_weights(model, base_of(folder, adapters));
+    LoadedWeights loaded = load(model, base_of(folder, adapters), read_in_nf4(folder));
     for (const auto& [name, tensor] : model.named_tensors()) adapters.add(name, tensor);
     adapters.check_all_added();
     return loaded;
@@ -118,7 +162,7 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
         (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
       result.fresh.push_back(name);
     } else {
-      weights.read_into(found, tensor, Cast::kAllow);
+      read_tensor(weights, found, model, name, tensor, how);
       read.insert(found);
       for (const std::string& copy : model.copies_of(name)) {
         COMPACT_CHECK(!weights.contains(copy) || weights.holds(copy, tensor), folder, ": `", copy,
@@ -139,4 +183,5 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
   return result;
 }
 
+}  // namespace
 }  // namespace compact

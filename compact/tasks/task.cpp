@@ -13,6 +13,7 @@
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/range_attention.h"
 #include "compact/tasks/load_weights.h"
+#include "compact/tasks/nf4_folder.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {
@@ -79,6 +80,11 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
   if (!blocks && c.optim == "muon") unread("--optim muon");
   if (!blocks && c.projected_learning_rate > 0) unread("--projected_learning_rate");
   if (c.model_name_or_path.empty()) return network;
+  if (c.use_peft && !c.load_in_4bit && read_in_nf4(c.model_name_or_path)) {
+    warnings.push_back(cat(c.model_name_or_path,
+                           " is in codes of four bits, which are decoded: with --load_in_4bit they "
+                           "are held as they are"));
+  }
   if (has_weights(c.model_name_or_path)) {
     const auto [fresh, lines] = load_weights(*network, c.model_name_or_path);
     warnings.insert(warnings.end(), lines.begin(), lines.end());

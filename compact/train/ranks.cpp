@@ -88,7 +88,9 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     digests += name + " " + digest_of(tensor) + "\n";
   };
-  for (const auto& [name, tensor] : network.named_tensors()) add(name, tensor);
+  for (const auto& [name, tensor] : network.named_tensors()) {
+    for (const at::Tensor& t : network.held(tensor)) add(name, t);
+  }
   for (const auto& [name, tensor] : network.adapter_tensors()) add(name, tensor);
   for (const auto& [name, tensor] : optimizer.state(Optimizer::Part::kCommon).tensors)
     add(name, tensor);
@@ -158,7 +160,10 @@ GatheredWeights::GatheredWeights(Group& group, const Network& network, Optimizer
 
 void share_model(Group& group, const Network& network) {
   const at::NoGradGuard no_grad;
-  for (const Parameter* p : network.parameters()) group.broadcast(p->weight.detach());
+  for (const Parameter* p : network.parameters()) {
+    const bool codes = network.nf4() && !network.nf4()->held(p->weight).empty();
+    if (!codes) group.broadcast(p->weight.detach());  // codes never change
+  }
   share_statistics(group, network);
 }
 

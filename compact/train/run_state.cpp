@@ -211,7 +211,9 @@ std::string digest_of(const at::Tensor& tensor) {
 void take_over_base(RunState& s, const Network& model, const std::string& checkpoint) {
   if (model.adapter_tensors().empty()) return;
   std::string digests;
-  for (const auto& [name, tensor] : model.named_tensors()) digests += digest_of(tensor) + "\n";
+  for (const auto& [name, tensor] : model.named_tensors()) {
+    for (const at::Tensor& t : model.held(tensor)) digests += digest_of(t) + "\n";
+  }
   const std::string before = std::exchange(s.base, xxh3(digests));
   COMPACT_CHECK(checkpoint.empty() || before == s.base,
                 "the weights of --model_name_or_path are not those beside which the adapters of ",

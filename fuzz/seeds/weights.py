@@ -77,6 +77,45 @@ def adapter():
     yield "short_name", file((2, 3), (4, 2), (".lora_A.weight", "base_model.model..lora_B.weight"))
 
 
+def nf4():
+    said = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    for key, value in {"sound": None, "quant_method": "gptq", "load_in_4bit": 1, "bnb_4bit_quant_type": "fp4",
+                       "bnb_4bit_quant_storage": "bfloat16", "bnb_4bit_use_double_quant": True}.items():  # fmt: skip
+        quantization = said if key == "sound" else said | {key: value}
+        yield "config_" + key, b"\0" + json.dumps({"dtype": "float16", "quantization_config": quantization}).encode()
+    yield "config_dtype", b"\0" + json.dumps({"dtype": "float8", "quantization_config": said}).encode()
+    levels = struct.pack("<16f", -1, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0,
+                         0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1)  # fmt: skip
+    def file(nested=False, quant_type="nf4", lacks=(), shapes=None, **changes):
+        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [3, 5]}
+        parts = {"": ("U8", [8, 1], bytes(8)), ".quant_map": ("F32", [16], levels), ".absmax": ("F32", [1], bytes(4))}
+        if nested:
+            state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5}
+            parts |= {".absmax": ("U8", [1], bytes(1)), ".nested_absmax": ("F32", [1], bytes(4)),
+                      ".nested_quant_map": ("F32", [256], bytes(1024))}  # fmt: skip
+        text = json.dumps(state | changes).encode()
+        parts[f".quant_state.bitsandbytes__{quant_type}"] = ("U8", [len(text)], text)
+        header, data = {}, b""
+        for part, (kind, shape, content) in sorted(parts.items(), key=lambda p: p[1][0] != "F32"):
+            if part in lacks:
+                continue
+            header["w.weight" + part] = tensor(kind, (shapes or {}).get(part, shape), (len(data), len(data) + len(content)))
+            data += content
+        return b"\1" + tensors(header, data)
+    yield "sound", file()
+    yield "nested", file(nested=True)
+    yield "fp4", file(quant_type="fp4")
+    for part in (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"):
+        yield "lacks" + part, file(nested=True, lacks=(part,))
+    yield "row", file(shapes={"": [1, 8]})
+    for name, changes in {
+        "huge": {"shape": [2**40, 2**40]}, "wraps": {"shape": [2**62, 4]}, "none": {"shape": [0, 5]}, "negative": {"shape": [-3, -5]},
+        "line": {"shape": [15]}, "other_shape": {"shape": [4, 5]}, "blocksize": {"blocksize": 0}, "nested_blocksize": {"nested_blocksize": 0},
+        "offset": {"nested_offset": "x"}, "dtype": {"dtype": "float8"}, "quant_type": {"quant_type": "fp4"},
+    }.items():  # fmt: skip
+        yield "state_" + name, file(nested=name.startswith("nested") or name == "offset", **changes)
+
+
 def checkpoint():
     state = {
         "step": 7,

@@ -102,5 +102,14 @@ TEST(AdamWLaunches, AreThoseOfLikeTensorsTogether) {
   EXPECT_EQ(launches(), 4);
 }
 
+// A code of four bits an element, and a scale for 64: of four bytes, or of one and four for 256.
+TEST_F(MetaKernels, Nf4ReadsItsScales) {
+  Nf4Decode a{.rows = 5, .n = 4096, .x_stride = 4096, .type = kHalf};
+  const int64_t count = 5 * 4096, blocks = count / 64;
+  EXPECT_EQ(bytes(&Backend::nf4_decode, a), 2 * count + count / 2 + 4 * blocks);
+  a.scale_codes = reinterpret_cast<const uint8_t*>(kThere);
+  EXPECT_EQ(bytes(&Backend::nf4_decode, a), 2 * count + count / 2 + blocks + 4 * 2);
+}
+
 }  // namespace
 }  // namespace compact::kernels

@@ -51,7 +51,7 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
                     " with model_type ", family.type, ", has ", type.dump());
     }
   }
-  rows.given.refuse_quantized();
+  rows.given.refuse_quantized(/*but_bitsandbytes=*/true);
 }
 
 // Sets missing keys whose defaults depend on other keys: heads of keys and values, and their width.
