@@ -22,8 +22,8 @@
 namespace compact {
 namespace {
 
-// What a base has by this name, as the adapters were trained beside it: of codes in f32, so that
-// what they add is rounded once, with the sum.
+// The base's tensor of this name, with the values that the adapters were trained beside; of codes
+// in f32, so that its sum with the adapters is rounded once.
 at::Tensor whole_tensor(const ModelWeights& weights, const TensorEntry& entry,
                         const std::optional<ReadInNf4>& how) {
   if (has_nf4(weights, entry.name)) {

@@ -23,7 +23,7 @@ struct Nf4 {
   int64_t rows = 0, columns = 0;
 
   bool nested() const { return scale_codes.defined(); }
-  // What is its own: all but the maps.
+  // The tensors that are its own: all but the maps.
   std::vector<at::Tensor> tensors() const;
   // Writes the matrix into `to` [rows, columns], f32 or bf16 and dense but for the stride of its
   // rows.

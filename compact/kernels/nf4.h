@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a code of kernels::Nf4Decode means: the arithmetic that every backend shares.
+// The values of the codes of kernels::Nf4Decode: the arithmetic that every backend shares.
 #pragma once
 
 #include "compact/kernels/kernels.h"
@@ -27,7 +27,7 @@ inline constexpr float kNf4Levels[16] = {-1.0f,
 COMPACT_HOST_DEVICE inline int64_t nf4_blocks(const Nf4Decode& a) {
   return (a.rows * a.n + kNf4Block - 1) / kNf4Block;
 }
-// What the levels of a block are multiplied by; `map` is a.map, or a copy of it.
+// The factor of a block's levels; `map` is a.map, or a copy of it.
 COMPACT_HOST_DEVICE inline float nf4_scale(const Nf4Decode& a, const float* map, float offset,
                                            int64_t block) {
   if (!a.scale_codes) return a.scales[block];

@@ -147,7 +147,7 @@ void check_nf4(Checker& c) {
             const auto what = cat(text_of(type), nested ? " nested " : " ", rows, " x ", n, " + ",
                                   gap, " variant ", variant);
             c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
-              // What lies between rows stays as it is.
+              // The elements between rows stay as they are.
               const std::vector<float> before(static_cast<size_t>(rows * (n + gap)), 2.5f);
               b.nf4_decode({.codes = s.data("codes", codes),
                             .scales = s.floats("scales", scales),

@@ -133,7 +133,7 @@ class Network {
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
   // The weights that are held in codes, without memory among named_tensors(); null: there are none.
   Nf4Weights* nf4() const { return nf4_.get(); }
-  // What is held of one of named_tensors(): itself, or its codes.
+  // The tensors that are held for one of named_tensors(): itself, or its codes.
   std::vector<at::Tensor> held(const at::Tensor& named) const;
   // Adapters, which are in f32: A and B by the names that peft gives them, and what they adapt.
   std::vector<std::pair<std::string, at::Tensor>> adapter_tensors() const;

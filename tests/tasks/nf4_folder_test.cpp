@@ -28,7 +28,7 @@ at::Tensor bytes_of(const std::string& text) {
   return t;
 }
 
-// What bitsandbytes writes of a matrix "w.weight".
+// The tensors that bitsandbytes writes for a matrix "w.weight".
 struct Stored {
   explicit Stored(const Nf4& x) {
     state = {{"quant_type", "nf4"},
