@@ -14,7 +14,7 @@ Nf4Weights::Nf4Weights(bool nested, at::Device device)
 void Nf4Weights::take(Parameter& p, const std::vector<int64_t>& rows) {
   const at::NoGradGuard no_grad;
   One one{.weight = p.weight.variable_data(),  // whose changes are no new version
-           .padded = p.padding.rows + p.padding.columns > 0};
+          .padded = p.padding.rows + p.padding.columns > 0};
   int64_t first = 0;
   for (const int64_t some : rows) {
     const at::Tensor view = part_of_matrix(one.weight, first, some - p.padding.rows,
@@ -48,11 +48,11 @@ void Nf4Weights::set(const at::Tensor& view, const Nf4& given) {
   const at::NoGradGuard no_grad;
   const Nf4* const own = find(view);
   TORCH_INTERNAL_ASSERT(own);
-  COMPACT_CHECK(own->nested() == given.nested() && own->rows == given.rows &&
-                    own->columns == given.columns,
-                "[nf4] must be ", own->rows, " x ", own->columns,
-                own->nested() ? " with" : " without", " nested scales, is ", given.rows, " x ",
-                given.columns, given.nested() ? " with" : " without");
+  COMPACT_CHECK(
+      own->nested() == given.nested() && own->rows == given.rows && own->columns == given.columns,
+      "[nf4] must be ", own->rows, " x ", own->columns, own->nested() ? " with" : " without",
+      " nested scales, is ", given.rows, " x ", given.columns,
+      given.nested() ? " with" : " without");
   if (!maps_given_) maps_.copy_(given.maps);
   maps_given_ = true;
   COMPACT_CHECK(at::equal(maps_.cpu(), given.maps.cpu()),

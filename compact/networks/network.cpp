@@ -299,10 +299,10 @@ void Network::put(NamedTensors& all, const std::string& prefix, const Affine& af
     const int64_t rows = fused ? affine.weight->parts[part++] : weight.size(0);
     const std::string dot = name.empty() && (prefix.empty() || prefix.ends_with('.')) ? "" : ".";
     const int64_t real = rows - padding.rows;
-    all.emplace_back(
-        prefix + name + dot + "weight",
-        weight.dim() == 2 ? part_of_matrix(weight, row, real, weight.size(1) - padding.columns)
-                          : weight.narrow(0, row, real));
+    all.emplace_back(prefix + name + dot + "weight",
+                     weight.dim() == 2
+                         ? part_of_matrix(weight, row, real, weight.size(1) - padding.columns)
+                         : weight.narrow(0, row, real));
     if (affine.bias) {
       all.emplace_back(prefix + name + dot + "bias",
                        affine.bias->weight.detach().narrow(0, row, real));

@@ -162,8 +162,7 @@ StoredNf4 read_nf4(const ModelWeights& weights, const std::string& name) {
   COMPACT_CHECK(keys.text("nested_dtype", "") == "float32", where,
                 ": nested_dtype must be float32");
   made.scale_codes = part_of(weights, name + ".absmax", at::kByte, blocks);
-  made.maps.narrow(0, 16, 256).copy_(
-      part_of(weights, name + ".nested_quant_map", at::kFloat, 256));
+  made.maps.narrow(0, 16, 256).copy_(part_of(weights, name + ".nested_quant_map", at::kFloat, 256));
   const at::Tensor scales =
       part_of(weights, name + ".nested_absmax", at::kFloat, (blocks - 1) / size + 1);
   made.scales = at::cat({scales, at::full({1}, keys.number("nested_offset", 0), at::kFloat)});

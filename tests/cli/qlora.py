@@ -101,9 +101,9 @@ class QLora(InFolder):
 
     def test_losses_are_those_of_peft(self):
         for nested in (False, True):
-            more = ["--max_steps=20", "--learning_rate=2e-3", *([NESTED] if nested else [])]
-            self.train("start", *more, "--learning_rate=0", "--overwrite_output_dir=true", "--max_steps=1")
-            self.train("out", *more, "--overwrite_output_dir=true")
+            more = ["--overwrite_output_dir=true", *([NESTED] if nested else [])]
+            self.train("start", *more, "--learning_rate=0", "--max_steps=1")
+            self.train("out", *more, "--learning_rate=2e-3", "--max_steps=20")
             model = PeftModel.from_pretrained(self.model(nested), self.folder / "start", is_trainable=True)
             optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-3, weight_decay=0)
             ids = torch.tensor([list(TEXT.encode())] * 2)
@@ -194,13 +194,13 @@ class QLora(InFolder):
             self.model(nested).save_pretrained(whole)
             self.assertAlmostEqual(self.loss_of(self.folder / name), self.loss_of(whole), delta=1e-6)
             for source in ("coded", "dense"):
-                self.done("merge", f"--model_name_or_path={self.folder / source}", f"--output_dir={source}-{nested}")
-            one, two = (load_file(self.folder / f"{source}-{nested}/model.safetensors") for source in ("coded", "dense"))
+                self.done("merge", f"--model_name_or_path={self.folder / source}", f"--output_dir=merged-{source}-{nested}")
+            one, two = (load_file(self.folder / f"merged-{source}-{nested}/model.safetensors") for source in ("coded", "dense"))
             self.assertEqual(one.keys(), two.keys())
             for key, value in one.items():
                 self.assertTrue(torch.equal(value, two[key]), key)
-            self.assertNotIn("quantization_config", json.loads((self.folder / f"coded-{nested}/config.json").read_text()))
-            self.assertAlmostEqual(self.loss_of(self.folder / f"coded-{nested}"), self.loss_of(self.folder / "dense"), delta=1e-5)
+            self.assertNotIn("quantization_config", json.loads((self.folder / f"merged-coded-{nested}/config.json").read_text()))
+            self.assertAlmostEqual(self.loss_of(self.folder / f"merged-coded-{nested}"), self.loss_of(self.folder / "dense"), delta=1e-5)
 
     def test_plans(self):
         def planned(*more):
@@ -229,7 +229,7 @@ class QLora(InFolder):
         save_file(tensors, file, {"format": "pt"})
         self.assertIn("q_proj.weight` must be [32, 32], is 1 x 32", of(f"--model_name_or_path={coded}"))
         self.assertIn("q_proj.weight` must be [32, 32], is 1 x 32", self.refused(
-            "eval", f"--model_name_or_path={coded}", f"--validation_file={self.text}", "--tokenizer=bytes"))  # fmt: skip
+            "eval", f"--model_name_or_path={coded}", f"--validation_file={self.text}", "--tokenizer=bytes", "--block_size=32"))  # fmt: skip
         # One matrix as it was, beside others in codes.
         tensors = {key: value for key, value in kept.items() if not key.startswith(name)}
         tensors[name] = torch.randn(32, 32)

@@ -126,8 +126,8 @@ TEST(Nf4Plans, AreMeasuredToTheByte) {
 // The buffer is that of the largest matrix, however many blocks there are.
 TEST(Nf4Plans, OneMatrixIsWholeAtATime) {
   const auto workspace = [](Base base, int64_t layers) {
-    PlanRequest r = small_request("recompute", at::kFloat, {.batch = 1, .length = 2},
-                                  small_shape(layers));
+    PlanRequest r =
+        small_request("recompute", at::kFloat, {.batch = 1, .length = 2}, small_shape(layers));
     StepRequest step = step_request(r);
     step.network = [r, base](at::Device device) {
       NetworkOptions options{.device = device, .dtype = r.dtype, .max_length = r.step.length};

@@ -2,11 +2,14 @@
 #include "compact/tasks/nf4_folder.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
@@ -111,9 +114,8 @@ TEST(Nf4Folder, WhatDoesNotFitIsRefused) {
     at::Tensor& w = s.tensors["w.weight"];
     w = w.to(at::kInt);
   });
-  refused("must have the levels of nf4", [](Stored& s) {
-    s.tensors["w.weight.quant_map"] = at::linspace(-1, 1, 16);
-  });
+  refused("must have the levels of nf4",
+          [](Stored& s) { s.tensors["w.weight.quant_map"] = at::linspace(-1, 1, 16); });
 }
 
 std::string config_with(const json& quantization, const std::filesystem::path& folder) {
@@ -156,9 +158,9 @@ TEST(Nf4Exchange, Codes) {
       output.emplace_back(name + ".scales", codes.scales);
       if (nested) output.emplace_back(name + ".scale_codes", codes.scale_codes);
       output.emplace_back(name + ".decoded", decoded(codes, entry.dtype));
-      if (output.size() == 4) output.emplace_back("maps", codes.maps);
     }
   }
+  output.emplace_back("maps", nf4_maps());
   write_safetensors(folder / "output.safetensors", output);
 }
 
@@ -174,10 +176,10 @@ TEST(Nf4Exchange, Gradients) {
   const auto stored = read_in_nf4(folder.string());
   NetworkOptions options{.max_length = ids.size(1)};
   options.lora = {.rank = said["r"], .alpha = said["lora_alpha"]};
-  options.nf4 = stored ? stored->format : Nf4Format{.nested = std::getenv("COMPACT_NESTED") != nullptr};
-  const auto network =
-      read_model(folder, ModelUse::kTokens)
-          ->build(Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), options);
+  const bool nested = std::getenv("COMPACT_NESTED") != nullptr;
+  options.nf4 = stored ? stored->format : Nf4Format{.nested = nested};
+  const auto network = read_model(folder, ModelUse::kTokens)
+                           ->build(Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), options);
   load_weights(*network, folder.string());
   {
     const at::NoGradGuard no_grad;

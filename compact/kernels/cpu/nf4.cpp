@@ -83,9 +83,8 @@ void decode_blocks(const Nf4Decode& a, int64_t begin, int64_t end) {
 
 void nf4_decode(const Nf4Decode& a, const Launch& launch) {
   with_type(a.type, [&]<class T>() {
-    launch.parallel_for(nf4_blocks(a), 256, [&](int64_t begin, int64_t end) {
-      decode_blocks<T>(a, begin, end);
-    });
+    launch.parallel_for(nf4_blocks(a), 256,
+                        [&](int64_t begin, int64_t end) { decode_blocks<T>(a, begin, end); });
   });
 }
 

@@ -78,8 +78,8 @@ int64_t bytes_of(const Quantize& a) { return quantizer_bytes(a); }
 int64_t bytes_of(const Dequantize& a) { return quantizer_bytes(a); }
 int64_t bytes_of(const Nf4Decode& a) {
   const int64_t count = a.rows * a.n, blocks = (count + kNf4Block - 1) / kNf4Block;
-  const int64_t scales = a.scale_codes ? blocks + 4 * ((blocks + kNf4Nested - 1) / kNf4Nested)
-                                       : 4 * blocks;
+  const int64_t scales =
+      a.scale_codes ? blocks + 4 * ((blocks + kNf4Nested - 1) / kNf4Nested) : 4 * blocks;
   return count * size_of(a.type) + (count + 1) / 2 + scales;
 }
 int64_t bytes_of(const BitPack& a) { return a.count * a.element + (a.count + 7) / 8; }
