@@ -8,8 +8,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "compact/apps/python_prepare.h"
+#include "compact/apps/stop_strings.h"
 #include "compact/apps/text_stream.h"
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/philox.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
@@ -27,12 +30,12 @@ namespace {
 
 constexpr uint64_t kSampleKey = 0x73616d706c65;
 
-std::vector<int64_t> prompt_ids(const TokenIds& known, const Tokenizer& tokenizer,
-                                const std::string& prompt) {
+std::vector<uint32_t> prompt_ids(const TokenIds& known, const Tokenizer& tokenizer,
+                                 const std::string& prompt) {
   std::vector<uint32_t> ids =
       with_begin(begin_of_prompt(tokenizer, known), tokenizer.encode(prompt));
   if (ids.empty()) ids.push_back(tokenizer.end_of_text());
-  return {ids.begin(), ids.end()};
+  return ids;
 }
 
 // The end tokens in a folder's generation_config.json.
@@ -45,11 +48,13 @@ std::vector<int64_t> ends_beside(const std::string& folder) {
 
 class Generator {
  public:
+  // `context`: tokens of the prompt, after which its text is decoded.
   Generator(const LanguageModel& model, const Tokenizer& tokenizer, const GenerateOptions& options,
-            int64_t window)
+            int64_t window, const std::vector<uint32_t>& prompt, std::vector<uint32_t> context)
       : tokenizer_(tokenizer),
         options_(options),
-        prompt_(prompt_ids(model.tokens(), tokenizer, options.prompt)),
+        context_(std::move(context)),
+        prompt_(prompt.begin(), prompt.end()),
         prompt_length_(static_cast<int64_t>(prompt_.size())),
         decoder_(model, capacity(window)),
         ends_(options.ends) {
@@ -66,8 +71,8 @@ class Generator {
       slid_ = false;
     }
     std::vector<int64_t> ids = prompt_;
-    const std::vector<uint32_t> text_ids = tokenizer_.encode(options_.prompt);
-    TextStream stream(tokenizer_, text_ids);
+    TextStream stream(tokenizer_, context_);
+    StopStrings stop(options_.stop);
     const uint64_t key = derive(derive(static_cast<uint64_t>(options_.config.seed), kSampleKey),
                                 static_cast<uint64_t>(number));
     Sample result;
@@ -84,11 +89,14 @@ class Generator {
         result.ended = true;
         break;
       }
-      give(stream.add(static_cast<uint32_t>(next)));
+      give(stop.add(stream.add(static_cast<uint32_t>(next))));
+      if ((result.ended = stop.met())) break;
       ids.push_back(next);
       if (result.tokens < options_.max_new_tokens) logits = advance(ids);
     }
-    give(stream.finish());
+    if (!stop.met()) give(stop.add(stream.finish()));
+    result.ended |= stop.met();
+    give(stop.finish());
     return result;
   }
 
@@ -120,6 +128,7 @@ class Generator {
 
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
+  std::vector<uint32_t> context_;
   std::vector<int64_t> prompt_;
   int64_t prompt_length_;
   Decoder decoder_;
@@ -131,7 +140,8 @@ class Generator {
 }  // namespace
 
 std::vector<Sample> generate(const LanguageModel& model, const Tokenizer& tokenizer,
-                             const GenerateOptions& options, int64_t window, const TextSink& sink) {
+                             const GenerateOptions& options, int64_t window, const TextSink& sink,
+                             const std::vector<uint32_t>& prompt) {
   check_sampling(options.sampling);
   COMPACT_CHECK(options.max_new_tokens >= 0, "--max_new_tokens must be at least 0, is ",
                 options.max_new_tokens);
@@ -141,7 +151,10 @@ std::vector<Sample> generate(const LanguageModel& model, const Tokenizer& tokeni
   const int64_t vocabulary = model.tokens().vocabulary;
   COMPACT_CHECK(tokenizer.vocabulary() <= vocabulary, "the tokenizer ", tokenizer.spec(), " has ",
                 tokenizer.vocabulary(), " tokens, the model only ", vocabulary);
-  Generator generator(model, tokenizer, options, window);
+  const bool made = !prompt.empty();
+  Generator generator(model, tokenizer, options, window,
+                      made ? prompt : prompt_ids(model.tokens(), tokenizer, options.prompt),
+                      made ? prompt : tokenizer.encode(options.prompt));
   std::vector<Sample> samples;
   for (int64_t i = 0; i < options.num_samples; ++i) samples.push_back(generator.sample(i, sink));
   return samples;
@@ -157,13 +170,18 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   check_model_folder(folder);
   const at::Device device = device_of(c.device, warnings);
   const std::unique_ptr<ModelConfig> config = read_model(folder, ModelUse::kTokens);
-  const auto tokenizer = c.tokenizer.empty() ? load_tokenizer(folder) : make_tokenizer(c.tokenizer);
+  const auto tokenizer = c.tokenizer.empty() ? load_tokenizer(folder) : open_tokenizer(c.tokenizer);
+  StopStrings{options.stop};  // that they are sound
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision, device);
   const ModelShape shape = config->shape();
+  COMPACT_CHECK(!options.chat || c.tokenizer.empty() || is_folder(c.tokenizer),
+                "--chat: --tokenizer must be a folder with a chat template, is ", c.tokenizer);
+  const std::vector<uint32_t> prompt =
+      options.chat ? chat_prompt(options.prompt, c.tokenizer.empty() ? folder : c.tokenizer)
+                   : prompt_ids(shape.tokens, *tokenizer, options.prompt);
   const auto wanted =
-      static_cast<int64_t>(prompt_ids(shape.tokens, *tokenizer, options.prompt).size()) +
-      std::max<int64_t>(0, options.max_new_tokens);
+      static_cast<int64_t>(prompt.size()) + std::max<int64_t>(0, options.max_new_tokens);
   const int64_t longest = std::min(shape.length, wanted);
   const std::unique_ptr<Network> network = config->build(
       Policy(), {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
@@ -171,7 +189,8 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   const auto& model = dynamic_cast<const LanguageModel&>(*network);  // as all of this use
   GenerateOptions with_ends = options;
   for (const int64_t id : ends_beside(folder)) with_ends.ends.push_back(id);
-  return generate(model, *tokenizer, with_ends, shape.length, sink);
+  return generate(model, *tokenizer, with_ends, shape.length, sink,
+                  options.chat ? prompt : std::vector<uint32_t>());
 }
 
 }  // namespace compact

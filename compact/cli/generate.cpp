@@ -4,21 +4,35 @@
 #include <iostream>
 #include <utility>
 
+#include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
 
 namespace compact::cli {
+namespace {
+
+constexpr int64_t kLargestPrompt = int64_t{64} << 20;
+
+}  // namespace
 
 int run_generate(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact generate", command.summary);
   GenerateOptions o;
+  std::string prompt_file;
   flags.group("Text");
   flags.add({.name = "prompt",
              .help = "text to go on from; empty: the start of a document",
              .values = "TEXT",
              .may_be_empty = true,
              .set = [&o](const auto& v, const auto&) { o.prompt = v[0]; }});
+  flags.add("prompt_file", prompt_file,
+            "file with the prompt; one line feed at its end is not read", "FILE");
+  flags.add("chat", o.chat,
+            "the prompt is what a user says to a chat model, or messages as JSON; "
+            "transformers renders it by the folder's template, and the answer alone is shown");
+  flags.add("stop", o.stop, "a text ends before the first of these strings", "TEXT...");
   flags.add("max_new_tokens", o.max_new_tokens, "tokens to write, unless the text ends before");
   flags.add("num_samples", o.num_samples, "texts to write");
   flags.add("temperature", o.sampling.temperature, "0: always the likeliest token");
@@ -28,11 +42,17 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
   add_options(flags, Commands::kGenerate, o.config);
   if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
+  if (!prompt_file.empty()) {
+    COMPACT_CHECK(o.prompt.empty(), "either --prompt or --prompt_file");
+    o.prompt = read_text(prompt_file, kLargestPrompt);
+    if (o.prompt.ends_with('\n')) o.prompt.pop_back();
+  }
+  COMPACT_CHECK(!o.chat || !o.prompt.empty(), "--chat: --prompt or --prompt_file is needed");
   int64_t shown = -1;  // the sample whose prompt was printed last
   const auto begin = [&](int64_t sample) {
     for (; shown < sample; ++shown) {
       if (shown >= 0) std::cout << "\n----------\n";
-      std::cout << o.prompt;
+      if (!o.chat) std::cout << o.prompt;
     }
   };
   std::vector<std::string> warnings;

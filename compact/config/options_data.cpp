@@ -79,8 +79,10 @@ OptionGroup options_of_data() {
       "Data",
       {
           {OPTION(train_file,
-                  "training text (.txt, .jsonl, each also .gz, .xz, .zst; patterns allowed), a "
-                  "token file or a folder of `python -m compact.prepare`; images (CIFAR-10's "
+                  "training text (.txt, .jsonl, each also .gz, .xz, .zst; patterns and folders of "
+                  "such "
+                  "allowed), a token file or a folder of `python -m compact.prepare`; images "
+                  "(CIFAR-10's "
                   "records, idx, archives of folders); a graph"),
            .values = "FILE...", .resume = kFree},
           {OPTION(validation_file, "validation data of the same kind"), .values = "FILE...",
@@ -98,8 +100,8 @@ OptionGroup options_of_data() {
           {OPTION(tokenizer,
                   "how text becomes tokens; default: the model's own, of a new model bytes, and "
                   "in plans without text the vocabulary that the model has"),
-           .values = "bytes, {sentencepiece,wordpiece,bpe,prepared}:file=PATH", .resume = kFree,
-           .commands = kRunOrPlan | kEval | kGenerate | kPrepare,
+           .values = "DIR, bytes, {sentencepiece,wordpiece,bpe,prepared}:file=PATH",
+           .resume = kFree, .commands = kRunOrPlan | kEval | kGenerate | kPrepare,
            .elsewhere = {{kEval | kGenerate, "default: the one stored in the folder"},
                          {kPrepare, "how text becomes tokens"}},
            .tasks = {"language-modeling", "prompt-completion", "text-classification", "glue"}},

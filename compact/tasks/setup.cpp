@@ -165,7 +165,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c, bool data) {
-  if (!c.tokenizer.empty()) return make_tokenizer(c.tokenizer);
+  if (!c.tokenizer.empty()) return open_tokenizer(c.tokenizer);
   if (!data) return nullptr;
   if (const std::string card = prepared_card(c); !card.empty()) {
     return make_tokenizer(Spec{"prepared", {{"file", card}}});
@@ -188,9 +188,12 @@ bool reads_with_own_tokenizer(const TrainConfig& c) {
            });
   }
   if (c.tokenizer.empty()) return has_weights(c.model_name_or_path);
+  std::error_code error;
+  if (is_folder(c.tokenizer)) {
+    return std::filesystem::equivalent(c.tokenizer, c.model_name_or_path, error);
+  }
   const Spec spec = Spec::parse(c.tokenizer);
   const std::string file = spec.text("file", spec.text("vocab", ""));
-  std::error_code error;
   return !file.empty() && std::filesystem::equivalent(std::filesystem::absolute(file).parent_path(),
                                                       c.model_name_or_path, error);
 }

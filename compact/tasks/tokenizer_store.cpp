@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/tasks/tokenizer_store.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "compact/base/spec.h"
 #include "compact/base/text.h"
 #include "compact/data/files/printable.h"
+#include "compact/data/tokenizers/prepared_folder.h"
 #include "compact/data/tokenizers/tokenizer_json.h"
 #include "compact/io/json_file.h"
 
@@ -135,6 +137,15 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
   Spec spec{"wordpiece", {{"file", path("vocab.txt")}}};
   if (!lower_case) spec.set("lowercase", "false");
   return make_tokenizer(spec, folder.string());
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec_or_folder) {
+  const bool named = std::ranges::any_of(
+      tokenizers(), [&](const TokenizerEntry& entry) { return entry.name == spec_or_folder; });
+  if (named || !is_folder(spec_or_folder)) return make_tokenizer(spec_or_folder);
+  if (!is_prepared_folder(spec_or_folder)) return load_tokenizer(spec_or_folder);
+  const std::filesystem::path card = std::filesystem::path(spec_or_folder) / kPreparedCard;
+  return make_tokenizer(Spec{"prepared", {{"file", card.string()}}});
 }
 
 }  // namespace compact

@@ -47,6 +47,19 @@ TEMPLATES = {
 ENDS = {"llama3": "<|eot_id|>", "gemma": "<end_of_turn>", "phi3": "<|end|>"}  # of a turn; of others <|im_end|>
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
            "<|eot_id|>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>"]  # fmt: skip
+TEMPLATES["tools"] = (  # calls with arguments as objects, answers of tools joined in one turn, as Qwen2.5's and Hermes'
+    "{% if tools %}{{ '<|im_start|>system\n' + (messages[0].content if messages[0].role == 'system' else 'You are helpful.') }}"
+    "{{ '\n<tools>' }}{% for t in tools %}{{ '\n' + t | tojson }}{% endfor %}{{ '\n</tools><|im_end|>\n' }}"
+    "{% elif messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) or (m.role == 'system' and not loop.first) %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% elif m.role == 'assistant' %}{{ '<|im_start|>assistant' }}"
+    "{% if m.content %}{{ '\n' + m.content }}{% endif %}{% for c in m.tool_calls %}{% if c.function is defined %}{% set c = c.function %}{% endif %}"
+    "{{ '\n<tool_call>\n{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments | tojson + '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% elif m.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
+    "{{ '\n<tool_response>\n' + m.content + '\n</tool_response>' }}"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 TALKS = [
     [("user", "What is 2 + 3?"), ("assistant", "It is 5.")],
     [("user", "Name a bird."), ("assistant", "A wren."), ("user", "Another?"), ("assistant", "An owl,\n\nor a jay.")],
@@ -208,6 +221,268 @@ def test_tools_reach_the_template(tmp_path):
     assert second[0] == read.apply_chat_template(talk, return_dict=True)["input_ids"]
 
 
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}
+
+
+def called(*calls, content=None):
+    return {"role": "assistant", "content": content, "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": a}} for a in calls]}
+
+
+TOOL_TALKS = [  # arguments are objects of any keys, types and nulls; contents that are null, empty or missing
+    [{"role": "user", "content": "2+3"}, called({"a": 2, "b": 3}), {"role": "tool", "content": "5"}, {"role": "assistant", "content": "5."}],
+    [{"role": "system", "content": "s"}, {"role": "user", "content": "?"}, called({"a": None, "c": {"d": ["é", 1, 2.5]}}, content="Well:"),
+     {"role": "tool", "content": "no"}, {"role": "assistant", "content": "No."}],
+    [{"role": "user", "content": "both"}, called({"a": "x"}, {}), {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"},
+     {"role": "assistant", "content": "1, 2"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": ""}],
+    [{"role": "user", "content": "", "name": None}, {"role": "assistant", "content": "empty", "tool_calls": None}],
+    [{"role": "user", "content": "last"}, called({"b": True}, content="")],
+]  # fmt: skip
+
+
+def test_calls_of_tools_as_the_template_has_them(tmp_path):
+    read = tokenizer(tmp_path / "tok", TEMPLATES["tools"])
+    rows = [{"messages": talk, "tools": [ADD]} for talk in TOOL_TALKS]
+    texts = [{"messages": json.dumps(talk), "tools": json.dumps([ADD])} for talk in TOOL_TALKS]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=1))
+    datasets.Dataset.from_list(texts).to_parquet(tmp_path / "a.parquet")
+    datasets.Dataset.from_list(texts).to_csv(tmp_path / "a.csv", index=False)
+    bare = [[{k: v for k, v in m.items() if v is not None or k == "content"} for m in talk] for talk in TOOL_TALKS]
+    want = [read.apply_chat_template(talk, tools=[ADD], return_dict=True)["input_ids"] for talk in bare]
+    assert "null" in read.decode(want[1]) and "<tool_call>" in read.decode(want[4])
+    for data in (write(tmp_path / "a.jsonl", rows), tmp_path / "a.json", tmp_path / "a.parquet", tmp_path / "a.csv"):
+        samples = samples_of(prepared(tmp_path, data))
+        assert [ids for ids, _ in samples] == want, data
+        runs = [read.decode([i for i, m in zip(*sample) if m]) for sample in samples]
+        assert runs[2].count("<|im_end|>") == 3 and "tool_response" not in "".join(runs)
+
+
+def test_odd_rows(tmp_path, capsys):
+    """as people have them: each is rendered as the template renders it, or refused by name and line"""
+    read = tokenizer(tmp_path / "tok", CHATML)
+    user, said = {"role": "user", "content": "hé 🙂"}, {"role": "assistant", "content": "ok"}
+    for rows, talk in (
+        ({"messages": [said]}, [said]),
+        ({"messages": [{"role": "user", "content": ""}, said]}, [{"role": "user", "content": ""}, said]),
+        ({"messages": [user, {"role": "assistant", "content": ""}]}, [user, {"role": "assistant", "content": ""}]),
+        ({"messages": [user, said], "system": ""}, [user, said]),
+        ({"messages": [user, said], "system": "Short."}, [{"role": "system", "content": "Short."}, user, said]),
+        ({"conversations": [{"from": "human", "value": "hé 🙂"}, {"from": "gpt", "value": "ok"}]}, [user, said]),
+        ({"conversations": [user, said]}, [user, said]),
+        ({"conversations": [{"from": "human", "value": "hé 🙂", "weight": None}, {"from": "gpt", "value": "ok", "weight": 1}]}, [user, said]),
+        ({"instruction": "hé", "input": None, "output": "ok"}, [{"role": "user", "content": "hé"}, said]),
+        ({"instruction": "", "input": "hé 🙂", "output": "ok"}, [{"role": "user", "content": "\nhé 🙂"}, said]),
+        ({"instruction": "hé", "input": "b", "output": "ok", "system": "s"}, [{"role": "system", "content": "s"}, {"role": "user", "content": "hé\nb"}, said]),
+        ({"prompt": [user], "completion": [said]}, [user, said]),
+        ({"prompt": [user, said, user], "completion": [said], "tools": None}, [user, said, user, said]),
+    ):  # fmt: skip
+        path = tmp_path / "a.jsonl"
+        path.write_text(json.dumps(rows) + "\n\n")  # with escapes of surrogates
+        ((ids, learnt),) = samples_of(prepared(tmp_path, path))
+        assert ids == read.apply_chat_template(talk, return_dict=True)["input_ids"], rows
+        assert read.decode([i for i, m in zip(ids, learnt) if m]).endswith("<|im_end|>"), rows
+    good = json.dumps({"messages": [user, said]})
+    for line, rule in (
+        ('{"messages": [{"role": "user", "content": "\\ud83d"}, {"role": "assistant", "content": "x"}]}', "must be Unicode, has half of a pair of surrogates"),
+        ('{"messages": [{"role": "system", "content": "only"}]}', "there is no message of an assistant to learn"),
+        ('{"messages": null}', "`messages` must be a list of messages, is None"),
+        ('{"talk": []}', "`messages` must be a list of messages, is None"),
+        ('{"messages": [{"role": "assistant", "content": null}]}', "message 1 of `messages` must have a `content`, has role, content"),
+        ('{"messages": [{"role": "user", "content": "a"}, "b"]}', "message 2 of `messages` must have a role, is 'b'"),
+        ('{"messages": "hello"}', "`messages` must be a list of messages, is 'hello'"),
+        ('{"messages": "[hello"}', "`messages` must be JSON: "),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": {"a": 1}}', "`tools` must be a list, is {'a': 1}"),
+        ('{"messages": [{"role": "system", "content": "a"}], "system": "b"}', "there is a `system` beside a message of the role system"),
+        ('{"messages": [], ', "must be JSON in UTF-8: "),
+        ("[1, 2]", "must be a JSON object, is [1, 2]"),
+        ('{"messages": [{"role": "user", "content": 3}, {"role": "assistant", "content": "x"}]}', "the chat template refuses it: "),
+    ):
+        (tmp_path / "a.jsonl").write_text(f"{good}\n\n{line}\n")
+        assert f"a.jsonl: line 3: {rule}" in refused(capsys, tmp_path, tmp_path / "a.jsonl"), line
+        assert not (tmp_path / "refused.part").exists()
+    (tmp_path / "a.json").write_text(f"[{good}, {good[:-1]}")
+    assert "a.json: row 2: must be whole, in JSON" in refused(capsys, tmp_path, tmp_path / "a.json")
+    (tmp_path / "a.csv").write_text('prompt,completion\n"a, b",c\nd\n')
+    assert "a.csv: line 3: must have 2 fields as the first line" in refused(capsys, tmp_path, tmp_path / "a.csv")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 nothing")
+    assert "a.parquet: cannot be read: " in refused(capsys, tmp_path, tmp_path / "a.parquet")
+    for name in ("empty.jsonl", "empty.csv"):
+        (tmp_path / name).write_text("")
+        assert f"{name}: there is no row" in refused(capsys, tmp_path, tmp_path / name)
+
+
+def test_numbers_in_columns_are_texts_and_files_may_be_packed(tmp_path):
+    import bz2
+    import gzip
+    import lzma
+
+    import pyarrow
+
+    tokenizer(tmp_path / "tok")
+    pairs = [{"prompt": f"{a} + {a} = ", "completion": str(2 * a)} for a in range(700)]
+    want = samples_of(prepared(tmp_path, write(tmp_path / "a.jsonl", pairs)))
+    lines = (tmp_path / "a.jsonl").read_bytes()
+    table = datasets.Dataset.from_list(pairs)
+    table.to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "a.tsv").write_text("".join(f"{p['prompt']}\t{p['completion']}\n" for p in [{"prompt": "prompt", "completion": "completion"}, *pairs]))
+    (tmp_path / "a.json").write_text(f" [{', '.join(map(json.dumps, pairs))} ]\n")
+    (tmp_path / "lines.json").write_bytes(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines[:100]) + gzip.compress(lines[100:]))
+    (tmp_path / "b.jsonl.xz").write_bytes(lzma.compress(lines))
+    (tmp_path / "b.jsonl.bz2").write_bytes(bz2.compress(lines))
+    (tmp_path / "b.jsonl.zst").write_bytes(pyarrow.compress(lines, "zstd", asbytes=True))
+    with pyarrow.OSFile(str(tmp_path / "file.arrow"), "wb") as file, pyarrow.ipc.new_file(file, table.data.table.schema) as out:
+        out.write_table(table.data.table)
+    table.save_to_disk(tmp_path / "disk")
+    (tmp_path / "folder").mkdir()
+    table.to_parquet(tmp_path / "folder/train-00000-of-00001.parquet")
+    for name in ("folder", "a.csv", "a.tsv", "a.json", "lines.json", "b.jsonl.gz", "b.jsonl.xz", "b.jsonl.bz2", "b.jsonl.zst", "file.arrow", "disk", "disk/*.arrow"):
+        assert samples_of(prepared(tmp_path, tmp_path / name)) == want, name
+
+
+def test_data_sets_are_mixed_by_weights(tmp_path, capsys):
+    tokenizer(tmp_path / "tok", CHATML)
+    names = {letter: write(tmp_path / f"{letter}.jsonl", [{"messages": messages_of([("user", letter), ("assistant", f"{letter}{i}")])} for i in range(n)])
+             for letter, n in (("a", 300), ("b", 40))}  # fmt: skip
+    pairs = write(tmp_path / "c.jsonl", [{"prompt": "c", "completion": f"c{i}"} for i in range(20)])
+
+    def mixed(*more, data=("a", "b")):
+        out = tmp_path / f"mixed{len(list(tmp_path.iterdir()))}"
+        given = [str(names.get(name, name)) for name in data]
+        assert main(["--data", *given, "--tokenizer", str(tmp_path / "tok"), "--output", str(out), *more]) == 0
+        return out, json.loads((out / "prepared.json").read_text())
+
+    joined, card = mixed()
+    whole = samples_of(joined)
+    assert whole == samples_of(prepared(tmp_path, names["a"])) + samples_of(prepared(tmp_path, names["b"]))
+    assert [each["samples"] for each in card["sets"]] == [300, 40] and "mixing" not in card
+    first, card = mixed("--weights", "7", "3")
+    a, b = (each["rows"] for each in card["sets"])
+    assert b == 40 and abs(a / (a + b) - 0.7) < 0.1 and a < 300
+    assert card["mixing"] == {"weights": [7.0, 3.0], "seed": 42, "stopping_strategy": "first_exhausted"}
+    for name in ("samples", "tokens", "targets"):
+        assert sum(each[name] for each in card["sets"]) == card["counts"][name]
+    samples = samples_of(first)
+    assert sorted(map(str, samples)) == sorted(map(str, whole[:a] + whole[300:]))  # each row at most once,
+    assert [s for s in samples if s in whole[:300]] == whole[:a]  # of a set in its order
+    same, _ = mixed("--weights", "0.7", "0.3", "--num_proc", "2")
+    assert (same / "samples.tokens").read_bytes() == (first / "samples.tokens").read_bytes()
+    other, _ = mixed("--weights", "7", "3", "--seed", "1")
+    assert samples_of(other) != samples
+    _, card = mixed("--weights", "1", "1", "--stopping_strategy", "all_exhausted")
+    assert min(each["rows"] for each in card["sets"]) >= 300 and {each["rows"] for each in card["sets"]} >= {300}
+    _, card = mixed("--weights", "1", "1", data=("b", pairs))
+    assert card["form"] == "messages, prompt-completion" and card["train_on"] == "assistant, completion"
+    text = write(tmp_path / "t.jsonl", [{"text": "x"}])
+    call = ["--tokenizer", str(tmp_path / "tok"), "--output", str(tmp_path / "no"), "--data", str(names["a"])]
+    for more, rule in (
+        ([str(names["b"]), "--weights", "1"], "--weights must be one for each of --data, 2, are 1"),
+        ([str(names["b"]), "--weights", "1", "0"], "--weights must be above 0, are 1.0 0.0"),
+        ([str(names["b"]), "--weights", "1", "nan"], "--weights must be above 0, are 1.0 nan"),
+        ([str(text), "--weights", "1", "1"], "t.jsonl: text and samples are for two tasks"),
+        ([str(pairs), "--train_on", "assistant"], "c.jsonl: line 1: --train_on assistant: a prompt and its completion have no roles"),
+        ([str(tmp_path / "z*.jsonl")], "the pattern matches no file"),
+    ):
+        capsys.readouterr()
+        try:
+            assert main([*call, *more]) == 1
+        except SystemExit as error:
+            assert error.code == 2
+        assert rule in capsys.readouterr().err
+        assert not (tmp_path / "no").exists() and not (tmp_path / "no.part").exists()
+
+
+def test_an_interrupted_call_leaves_nothing_half_and_goes_on(tmp_path, monkeypatch, capsys):
+    from compact.prepare import command, work
+
+    tokenizer(tmp_path / "tok", CHATML)
+    data = write(tmp_path / "a.jsonl", [{"messages": messages_of(TALKS[i % 5])} for i in range(500)])
+    want = (prepared(tmp_path, data) / "samples.tokens").read_bytes()
+    out, seen, sample = tmp_path / "out", [], work.Rows._sample
+    call = ["--data", str(data), "--tokenizer", str(tmp_path / "tok"), "--output", str(out)]
+
+    def interrupted(self, *row):
+        seen.append(row)
+        if len(seen) == stop:
+            raise KeyboardInterrupt
+        return sample(self, *row)
+
+    monkeypatch.setattr(work.Rows, "_sample", interrupted)
+    stop = 300
+    assert main(call) == 130 and not out.exists()
+    assert "goes on where this one was" in capsys.readouterr().err
+    # Bytes written since are cut off.
+    with open(tmp_path / "out.part/samples.tokens.part", "ab") as file:
+        file.write(b"abc")
+    monkeypatch.setattr(command, "SAVED_EVERY", 0)
+    stop = 300 + 100
+    assert main([*call, "--num_proc", "1"]) == 130
+    stop = 0
+    assert main(call) == 0
+    assert len(seen) == 300 + 100 + (500 - 256 - 64) and "goes on after 320 rows" in capsys.readouterr().out
+    assert (out / "samples.tokens").read_bytes() == want and not (tmp_path / "out.part").exists()
+    assert set(os.listdir(out)) == {"samples.tokens", "prepared.json", *json.loads((out / "prepared.json").read_text())["tokenizer"]["files"]}
+    # Other data, or other settings, begin anew; what was there stays until the new is whole.
+    before = (out / "prepared.json").read_bytes()
+    stop = len(seen) + 200
+    assert main([*call, "--overwrite"]) == 130
+    assert (out / "prepared.json").read_bytes() == before
+    seen.clear()
+    stop = 0
+    assert main([*call, "--overwrite", "--train_on", "all"]) == 0 and len(seen) == 500
+    assert all(all(learnt) for _, learnt in samples_of(out))
+    # Nobody's files are removed, and no two write one folder.
+    (out / "mine").write_text("x")
+    assert main([*call, "--overwrite"]) == 1 and "has files of others, which --overwrite would remove: mine" in capsys.readouterr().err
+    (tmp_path / "x.part").mkdir()
+    (tmp_path / "x.part/mine").write_text("x")
+    assert main([*call[:-1], str(tmp_path / "x")]) == 1 and "x.part: is not empty" in capsys.readouterr().err
+    job = command.Job(str(tmp_path / "y.part"), "key", 1)
+    assert main([*call[:-1], str(tmp_path / "y")]) == 1 and "y.part: is being written by another process" in capsys.readouterr().err
+    os.close(job._lock)
+
+
+LONG_MIB, BOUND_MIB = 320, 80
+
+
+def test_a_file_larger_than_memory_is_streamed(tmp_path):
+    """Parquet in one row group, and lines of JSON: no more than BOUND_MIB above what a small file takes"""
+    import pathlib
+    import subprocess
+    import sys
+
+    import pyarrow.parquet
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1, "word": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="<unk>").save_pretrained(tmp_path / "tok")
+    row = {"text": "word " * 64, "source": "x" * 8000}  # most is not tokenized, so that it is quick
+    count = LONG_MIB * 2**20 // len("".join(row.values()))
+    schema = pyarrow.schema([(name, pyarrow.string()) for name in row])
+    for name, rows in (("small", 10), ("large", count)):
+        with pyarrow.parquet.ParquetWriter(tmp_path / f"{name}.parquet", schema, compression="none", use_dictionary=False, write_batch_size=64) as out:
+            out.write_table(pyarrow.table({k: pyarrow.array([v]).take(pyarrow.array([0] * rows)) for k, v in row.items()}), row_group_size=rows)
+        with open(tmp_path / f"{name}.jsonl", "w") as out:
+            out.writelines([json.dumps(row) + "\n"] * rows)
+
+    def peak(name, *more):
+        code = (
+            "import sys; from compact.prepare.command import main; assert main(sys.argv[1:]) == 0; "
+            "import resource; own = [line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')][0]; "
+            "print(max(int(own), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))"
+        )
+        call = ["--data", tmp_path / name, "--tokenizer", tmp_path / "tok", "--output", tmp_path / f"{name}-out", *more]
+        env = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "c")}
+        done = subprocess.run([sys.executable, "-c", code, *map(str, call)], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout.splitlines()[-1]) / 1024
+
+    base = peak("small.parquet")
+    for name, *more in (("large.parquet", "--num_proc", "2"), ("large.jsonl",)):
+        assert pathlib.Path(tmp_path / name).stat().st_size > 3 * BOUND_MIB * 2**20
+        assert peak(name, *more) - base < BOUND_MIB, name
+        assert samples_of(tmp_path / f"{name}-out") == ([2] * 64 + [1]) * count
+
+
 def test_cutting(tmp_path, capsys):
     tokenizer(tmp_path / "tok")
     rows = [{"prompt": "x" * 30, "completion": "y"}, {"prompt": "z", "completion": "wwwwwww"}, {"prompt": "z", "completion": "w"}]
@@ -228,15 +503,15 @@ def test_refusals_name_row_and_rule(tmp_path, capsys):
     tokenizer(tmp_path / "tok", TEMPLATES["gemma"])
     good = messages_of(TALKS[0])
     for rows, said in (
-        ([{"messages": [{"role": "system", "content": "s"}, *good]}], "row 2: the chat template refuses it: System role not"),
-        ([{"messages": []}], "row 2: `messages` must be a list of messages, is []"),
-        ([{"messages": [{"role": "user"}]}], "row 2: message 1 of `messages` must have a `content`, has role"),
-        ([{"messages": good[:1]}], "row 2: there is no message of an assistant to learn"),
+        ([{"messages": [{"role": "system", "content": "s"}, *good]}], "line 2: the chat template refuses it: System role not"),
+        ([{"messages": []}], "line 2: `messages` must be a list of messages, is []"),
+        ([{"messages": [{"role": "user"}]}], "line 2: message 1 of `messages` must have a `content`, has role"),
+        ([{"messages": good[:1]}], "line 2: there is no message of an assistant to learn"),
     ):
         line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"messages": good}, *rows]))
         assert f"a.jsonl: {said}" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"conversations": [{"from": "alien", "value": "x"}]}]))
-    assert "row 1: message 1 of `conversations`: `from` must be one of human, user, gpt" in line and "'alien'" in line
+    assert "line 1: message 1 of `conversations`: `from` must be one of human, user, gpt" in line and "'alien'" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"messages": good}]), "--split", "test")
     assert "--split: a file is one split" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"instruction": "a", "output": "b", "system": 3}]))
@@ -246,7 +521,7 @@ def test_refusals_name_row_and_rule(tmp_path, capsys):
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"text": "x"}]), "--train_on", "assistant")
     assert "--train_on assistant: a text has no assistant" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"prompt": "a", "completion": 3}]))
-    assert "row 1: `completion` must be a text, is 3" in line
+    assert "line 1: `completion` must be a text, is 3" in line
     assert "b.docx: must end with one of .jsonl" in refused(capsys, tmp_path, write(tmp_path / "b.docx", []))
     assert "no.jsonl: there is no such file" in refused(capsys, tmp_path, tmp_path / "no.jsonl")
     # Nothing is written over that did not come from here.
@@ -288,7 +563,7 @@ def test_a_template_that_renders_turns_otherwise_later_is_refused(tmp_path, caps
     talk = [("user", "a"), ("assistant", "<think>b</think>c"), ("user", "d"), ("assistant", "<think>e</think>f")]
     data = write(tmp_path / "a.jsonl", [{"messages": messages_of(talk)}])
     line = refused(capsys, tmp_path, data)
-    assert "row 1: message 2 is rendered otherwise once others follow" in line and "{% generation %}" in line
+    assert "line 1: message 2 is rendered otherwise once others follow" in line and "{% generation %}" in line
     out = prepared(tmp_path, data, "--train_on", "completion")  # the last turn is as it was
     assert sum(samples_of(out)[0][1]) > 5
     tokenizer(tmp_path / "tok", CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>bot\n'"))

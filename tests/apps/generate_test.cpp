@@ -115,6 +115,27 @@ TEST_F(Generate, StopsAtEndOfText) {
   EXPECT_EQ(sample.text, "");
 }
 
+TEST_F(Generate, StopsBeforeAString) {
+  GenerateOptions options{.prompt = "ab", .max_new_tokens = 30, .sampling = {.temperature = 2}};
+  const Sample whole = generate(model, *tokenizer, options, 48, {}).at(0);
+  ASSERT_GT(whole.text.size(), 20u);
+  options.stop = {"not there", whole.text.substr(9, 5)};
+  std::string heard;
+  const auto sink = [&](int64_t, std::string_view piece) { heard += piece; };
+  const Sample cut = generate(model, *tokenizer, options, 48, sink).at(0);
+  EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(options.stop[1])));
+  EXPECT_EQ(heard, cut.text);
+  EXPECT_TRUE(cut.ended);
+  EXPECT_LT(cut.tokens, whole.tokens);
+}
+
+TEST_F(Generate, TokensInsteadOfAPrompt) {
+  const GenerateOptions options{
+      .prompt = "xy", .max_new_tokens = 12, .sampling = {.temperature = 2}};
+  const GenerateOptions other{.prompt = "ab", .max_new_tokens = 12, .sampling = {.temperature = 2}};
+  EXPECT_EQ(generate(model, *tokenizer, options, 48, {}, {'a', 'b'}).at(0).text, text(other));
+}
+
 TEST_F(Generate, NeverChoosesAPaddedToken) {
   const Llama padded(shape(300), Policy(), {.max_length = 48, .seed = 3});
   const GenerateOptions options{

@@ -148,6 +148,25 @@ class Commands(InFolder):
         self.assertEqual(run("train", *flags, "--train_file=tokens.bin", "--output_dir=bytes",
                              cwd=self.folder).returncode, 2)
 
+    def test_folders_of_texts_and_of_a_tokenizer(self):
+        texts = self.folder / "texts"
+        (texts / "deep").mkdir(parents=True)
+        story = (EXAMPLES / "hard-times.txt").read_text()
+        (texts / "b.txt").write_text(story[:20000])
+        (texts / "deep/a.jsonl").write_text(json.dumps({"text": story[20000:30000]}))
+        (texts / "notes.md").write_text("no text")
+        spec = f"--tokenizer=sentencepiece:file={EXAMPLES / 'austen-2048.model'}"
+        flags = [f for f in tiny(self.folder) if not f.startswith("--train_file=")]
+        self.good("train", *flags, "--train_file", texts / "b.txt", texts / "deep/a.jsonl", spec, "--output_dir=named")
+        self.good("train", *flags, f"--train_file={texts}", "--tokenizer=named", "--output_dir=out")
+        self.assertEqual(*((self.folder / name / "model.safetensors").read_bytes() for name in ("named", "out")))
+        self.good("prepare", "--input", texts, "--tokenizer=named", "--output=texts.tokens")
+        self.good("eval", "--model_name_or_path=out", "--validation_file=texts.tokens", "--block_size=32", "--tokenizer=named")
+        (self.folder / "none").mkdir()
+        done = run("train", *flags, "--train_file=none", spec, "--output_dir=x", cwd=self.folder)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("none: the folder holds no .txt and no .jsonl file", done.stderr)
+
     def test_train_eval_generate(self):
         spec = f"sentencepiece:file={EXAMPLES / 'austen-2048.model'}"
         out = self.train("out", f"--tokenizer={spec}", "--overwrite_output_dir")

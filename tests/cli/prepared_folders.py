@@ -2,13 +2,16 @@
 """Folders of `python -m compact.prepare` under the program: the same loss as of the rows that it reads itself, plans,
 resuming bit for bit, tokenizers that it cannot read, and what a run leaves."""
 import json
+import os
+import shutil
 import subprocess
 import sys
 import unittest
 
-from _program import EXAMPLES, SOURCE, InFolder, environment, hugging_face, run
+from _program import EXAMPLES, PROGRAM, SOURCE, InFolder, environment, hugging_face, run
 
 torch, transformers, tokenizers, _ = hugging_face("tokenizers", "datasets")
+os.environ["VIRTUAL_ENV"] = sys.prefix  # whose Python the program calls
 LINES = [line for line in (EXAMPLES / "hard-times.txt").read_text().split("\n") if line][:400]
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=256)  # fmt: skip
@@ -108,7 +111,7 @@ class PreparedFolders(InFolder):
     def test_chats_of_any_tokenizer(self):
         """their loss is that of transformers on the targets, and they resume bit for bit"""
         model, tokenizer = self.model(unigram())
-        talks = [[{"role": r, "content": line[:60]} for r, line in zip(("user", "assistant") * 2, LINES[i : i + 4])] for i in range(0, 40, 4)]
+        talks = self.talks()
         folder = self.prepared(self.write("talks.jsonl", [{"messages": t} for t in talks]))
         network = transformers.AutoModelForCausalLM.from_pretrained(model)
         total = count = 0
@@ -149,6 +152,79 @@ class PreparedFolders(InFolder):
         new = ["--model=llama-tiny", "--model_name_or_path=", f"--tokenizer=prepared:file={folder / 'prepared.json'}"]
         self.good(*self.flags(folder, "new", *more, *new))
         self.assertEqual(json.loads((self.folder / "new/config.json").read_text())["vocab_size"], 500)
+
+    def talks(self):
+        return [[{"role": r, "content": line[:60]} for r, line in zip(("user", "assistant") * 2, LINES[i : i + 4])] for i in range(0, 40, 4)]
+
+    def test_the_program_calls_it(self):
+        """for what it does not read itself; all arguments are passed on"""
+        self.model(byte_level())
+        rows = [{"messages": talk} for talk in self.talks()]
+        chats = self.write("chats.jsonl", rows)
+        datasets.Dataset.from_list(rows).to_parquet(self.folder / "chats.parquet")
+        want = (self.prepared(chats, "own", "--max_length", "100", "--truncation", "start", "--train_on", "completion") / "samples.tokens").read_bytes()
+        tokenizer, texts = f"--tokenizer={self.folder / 'model'}", self.write("texts.jsonl", [{"text": line} for line in LINES])
+        more = [tokenizer, "--max_length=100", "--truncation=start", "--train_on", "completion"]
+        for name, given in (("a", ["--input", chats]), ("b", ["--data", chats]), ("c", ["--input=chats.parquet"]), ("d", ["--data=chats.parquet", "--num_proc=2"])):
+            done = self.good("prepare", *given, *more, f"--output={name}")
+            self.assertIn("is for python/compact/prepare, run by ", done.stderr)
+            self.assertEqual((self.folder / name / "samples.tokens").read_bytes(), want, name)
+        done = run("prepare", "--data", chats, *more, "--output=a", cwd=self.folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("a: is not empty; --overwrite replaces it", done.stderr)
+        # Text goes to Python for a tokenizer that is not known here, and stays here otherwise.
+        self.assertNotIn("python", self.good("prepare", "--input", texts, tokenizer, "--output=here.tokens").stderr)
+        self.model(unigram())
+        self.assertIn("a model of type `Unigram` is not known here", self.good("prepare", "--input", texts, tokenizer, "--output=there").stderr)
+        self.assertTrue((self.folder / "there/prepared.json").exists())
+        # Without a Python it says what would help.
+        (self.folder / "far").mkdir()
+        far = shutil.copy(PROGRAM, self.folder / "far/compact")
+        env = {k: v for k, v in environment().items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX")} | {"PATH": "/none"}
+        done = subprocess.run([far, "prepare", "--data", "chats.parquet", *more, "--output=e"], env=env, cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"--data: that is for `python -m compact.prepare`, and no Python here has its packages: `.*/\.venv/bin/pip install datasets transformers`")
+
+    def test_generate_answers_chats(self):
+        words = byte_level()
+        end = ("<|endoftext|>", words.token_to_id("<|endoftext|>"))
+        words.post_processor = tokenizers.processors.TemplateProcessing(single=f"{end[0]} $A", special_tokens=[end])  # not of chats
+        model, tokenizer = self.model(words)
+        network = transformers.AutoModelForCausalLM.from_pretrained(model)
+
+        def answer(chat):
+            ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, return_tensors="pt")["input_ids"]
+            self.assertNotEqual(ids[0, 0], end[1])
+            made = network.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)[0, ids.shape[1] :]
+            return tokenizer.decode([i for i in made if i != tokenizer.eos_token_id], skip_special_tokens=False)
+
+        flags = ["generate", f"--model_name_or_path={model}", "--max_new_tokens=40", "--temperature=0", "--device=cpu"]
+        for name, chat in enumerate([[{"role": "system", "content": "Short."}, *self.talks()[0][:3]], [{"role": "user", "content": "Who\nis it?"}]]):
+            for said in (chat, {"messages": chat}):
+                (self.folder / "turns.json").write_text(json.dumps(said))
+                got = self.good(*flags, "--chat", "--prompt_file=turns.json").stdout
+                self.assertEqual(got, answer(chat) + "\n", name)
+        self.assertEqual(self.good(*flags, "--chat", "--prompt=Who\nis it?").stdout, got)
+        (self.folder / "prompt.txt").write_text("Who\nis it?\n")
+        self.assertEqual(self.good(*flags, "--chat", "--prompt_file=prompt.txt").stdout, got)
+        plain = self.good(*flags, "--prompt_file=prompt.txt").stdout
+        self.assertEqual(plain, self.good(*flags, "--prompt=Who\nis it?").stdout)
+        # A string ends it wherever it lies in tokens.
+        text = plain.removeprefix("Who\nis it?").removesuffix("\n")
+        for begin, size in ((3, 4), (8, 1), (9, 7)):
+            stop = text[begin : begin + size]
+            cut = self.good(*flags, "--prompt=Who\nis it?", "--stop", "not there", stop).stdout
+            self.assertEqual(cut, "Who\nis it?" + text[: text.index(stop)] + "\n")
+        (self.folder / "turns.json").write_text(json.dumps(self.talks()[0]))
+        for more, rule in (
+            (["--prompt_file=turns.json", "--chat"], "--chat: compact.prepare: the last message must not be the assistant's"),
+            (["--prompt_file=turns.json", "--prompt=a"], "either --prompt or --prompt_file"),
+            (["--chat"], "--chat: --prompt or --prompt_file is needed"),
+            (["--chat", "--prompt=a", "--tokenizer=bytes"], "--chat: --tokenizer must be a folder with a chat template, is bytes"),
+        ):
+            done = run(*flags, *more, cwd=self.folder)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(rule, done.stderr)
 
     def test_refusals(self):
         self.model(byte_level())

@@ -230,7 +230,9 @@ TEST_F(Reader, BadInputsSayPathAndRule) {
   const std::string missing = folder / "missing.txt", empty = write_file(folder / "empty.txt", "");
   EXPECT_EQ(fails({missing}), missing + ": does not exist");
   EXPECT_EQ(fails({empty}), empty + ": is empty (0 bytes)");
-  EXPECT_THAT(fails({folder.path()}), HasSubstr(": is a folder; name files, or a pattern such as"));
+  const std::string bare = folder / "bare";
+  std::filesystem::create_directories(bare + "/deep");
+  EXPECT_EQ(fails({bare}), bare + ": the folder holds no .txt and no .jsonl file");
   EXPECT_THAT(fails({folder / "*.jsonl"}), HasSubstr("the pattern matches no file"));
   EXPECT_THAT(fails({}), HasSubstr("at least one input file"));
   EXPECT_THAT(fails({write_file(folder / "a.pdf", "x")}), HasSubstr("must end in .txt or .jsonl"));
@@ -252,6 +254,16 @@ TEST_F(Reader, PatternsAreSortedAndInputsKeepTheirOrder) {
   EXPECT_THAT(documents({folder / "c.*", folder / "[bB]*.txt", folder / "a[1].txt"}),
               ElementsAre("c.jsonl", "B1.txt", "b10.txt", "b2.txt", "a[1].txt"));
   EXPECT_THAT(documents({folder / "{b2.txt,c.jsonl}"}), ElementsAre("b2.txt", "c.jsonl"));
+}
+
+// Files of other kinds in it are left alone.
+TEST_F(Reader, FoldersAreWalked) {
+  std::filesystem::create_directories(folder / "a{1}/deep");
+  for (const char* name : {"a{1}/b.txt", "a{1}/deep/a.txt", "a{1}/README.md", "c.txt"}) {
+    write_file(folder / name, name);
+  }
+  EXPECT_THAT(documents({folder / "c.txt", folder / "a{1}"}),
+              ElementsAre("c.txt", "a{1}/b.txt", "a{1}/deep/a.txt"));
 }
 
 // As in a shell with globstar: at any depth, also none; hidden folders are left alone.

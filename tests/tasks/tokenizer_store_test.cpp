@@ -55,6 +55,14 @@ TEST(TokenizerStore, SentencePieceLivesOnWithoutTheOriginalAndAfterAMove) {
   EXPECT_EQ(load_tokenizer(folder.path())->hash(), tokenizer->hash());
 }
 
+TEST(TokenizerStore, AFolderMayBeNamed) {
+  const TemporaryFolder folder;
+  save_tokenizer(folder.path(), *make_tokenizer("bytes"));
+  EXPECT_EQ(open_tokenizer(folder.path())->spec(), "bytes");
+  EXPECT_EQ(open_tokenizer("bytes")->spec(), "bytes");
+  EXPECT_THAT(error_of([] { open_tokenizer("none/there"); }), testing::HasSubstr("none/there"));
+}
+
 TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   const TemporaryFolder folder;
   fs::copy_file(kModel, folder / "tokenizer.model");

@@ -44,7 +44,11 @@ const Format& format_of(const std::string& path, const Format (&formats)[count])
     if (without_compression(path).ends_with(formats[i].ending)) return formats[i];
     endings += cat(i == 0 ? "" : i + 1 == count ? " or " : ", ", formats[i].ending);
   }
-  fail(path, ": the name must end in ", endings, ", then perhaps .gz, .xz or .zst");
+  const std::string_view name = without_compression(path);
+  const bool rows =
+      name.ends_with(".parquet") || name.ends_with(".arrow") || name.ends_with(".json");
+  fail(path, ": the name must end in ", endings, ", then perhaps .gz, .xz or .zst",
+       rows ? "; `compact prepare --data` makes tokens of its rows" : "");
 }
 
 }  // namespace compact

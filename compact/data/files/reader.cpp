@@ -130,7 +130,15 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     std::vector<std::string> found;
     std::error_code ignored;
-    if (std::filesystem::exists(input, ignored)) {
+    if (is_folder(input)) {
+      found = files_of(escaped(input) + "/**");
+      std::erase_if(found, [](const std::string& path) {
+        return std::ranges::none_of(kDocumentFormats, [&](const auto& format) {
+          return without_compression(path).ends_with(format.ending);
+        });
+      });
+      COMPACT_CHECK(!found.empty(), input, ": the folder holds no .txt and no .jsonl file");
+    } else if (std::filesystem::exists(input, ignored)) {
       found = {input};
     } else {
       COMPACT_CHECK(input.find_first_of("*?[{~") != input.npos, input, ": does not exist");

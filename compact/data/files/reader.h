@@ -22,9 +22,9 @@ namespace compact {
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
 // The files named by paths and patterns (`*`, `?`, `[a-z]`, `{a,b}`, and `**` for folders at any
-// depth, as in `books/**/*.txt`): in the order given, those of one pattern sorted by bytes. Throws
-// InputError where a pattern matches nothing, a file is missing, empty, no regular file, has an
-// unknown ending, or comes twice.
+// depth, as in `books/**/*.txt`) and in folders, at any depth: in the order given, those of one
+// pattern or folder sorted by bytes. Throws InputError where a pattern or folder has none, a file
+// is missing, empty, no regular file, has an unknown ending, or comes twice.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs);
 
 // A part of a document. The view lives until the next call of next().

@@ -1,30 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m compact.prepare: a data set that `datasets` reads, as tokens of a tokenizer that `transformers` loads, in a
-folder that `compact train --train_file FOLDER` trains on."""
+"""python -m compact.prepare: data sets, as tokens of a tokenizer that `transformers` loads, in a folder that
+`compact train --train_file FOLDER` trains on. What is interrupted goes on where it was when it is called again."""
 import argparse
+import fcntl
 import fnmatch
 import glob
 import hashlib
 import json
+import math
 import os
+import shutil
 import sys
 import tempfile
+import time
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from itertools import islice
 
-from .forms import form_of
+from .forms import form_of, is_chat, sample_of
 from .refusal import Refusal, require
+from .sources import DataSet, mixed
 from .token_file import TokenFile, tokenizer_hash
-from .tokens import Reader, cut, stops_of
+from .tokens import Reader, stops_of
+from .work import COUNTS, Rows, worked
 
-LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text"}  # fmt: skip
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model",
                    "*.tiktoken", "chat_template*", "spiece*", "sentencepiece*")  # fmt: skip
 CARD, TOKENS = "prepared.json", "samples.tokens"  # compact/data/tokenizers/prepared_folder.h
+JOURNAL = "journal.json"  # how far an interrupted call was
+SAVED_EVERY = 5.0  # seconds
 
 
 def arguments(given):
-    parser = argparse.ArgumentParser("python -m compact.prepare", description=__doc__)
+    parser = argparse.ArgumentParser("python -m compact.prepare", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--data", nargs="+", required=True, metavar="FILE", help="files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, compressed ones too), a folder of save_to_disk, or a name of the hub")  # fmt: skip
+    add("--data", "--input", nargs="+", metavar="FILE", help="data sets, each a file or pattern (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, compressed ones too), a folder of save_to_disk or of files, or a name of the hub")  # fmt: skip
+    add("--weights", nargs="+", type=float, metavar="X", help="each row is drawn from a data set by these weights; default: one set after another")  # fmt: skip
+    add("--stopping_strategy", choices=("first_exhausted", "all_exhausted"), default="first_exhausted", help="draw until one set is used up, or until each was, where those that are begin again")  # fmt: skip
+    add("--seed", type=int, default=42, help="of the drawing (default: 42)")
     add("--name", help="configuration of a data set of the hub")
     add("--split", help="of a data set that has several (default: train)")
     add("--tokenizer", required=True, metavar="DIR", help="folder of a tokenizer that transformers loads, or a name of the hub")  # fmt: skip
@@ -33,50 +46,35 @@ def arguments(given):
     add("--train_on", choices=("assistant", "completion", "all"), help="tokens with a loss: every turn of the assistant (of chats the default), the completion or last such turn (of prompts), all (of text)")  # fmt: skip
     add("--max_length", type=int, help="tokens of a sample; the program's --block_size and one more; default: no limit")
     add("--truncation", choices=("end", "start", "drop"), default="end", help="what longer samples lose: their end, the start of the prompt, or themselves")  # fmt: skip
-    add("--num_proc", type=int, help="processes")
+    add("--num_proc", type=int, default=1, help="processes (default: 1); the result is the same")
     add("--overwrite", action="store_true", help="replace what an earlier call wrote into the folder")
+    add("--turns", metavar="FILE", help="instead of data: writes the ids of a prompt, what a user says or messages as JSON, to the file --output")  # fmt: skip
     options = parser.parse_args(given)
+    if bool(options.data) == bool(options.turns):
+        parser.error("--data is needed, or --turns")
     if options.max_length is not None and options.max_length < 2:
         parser.error(f"--max_length must be at least 2, is {options.max_length}")
-    options.given = [f"--{name}" for name in ("name", "split") if getattr(options, name) is not None]
-    options.split = options.split or "train"
+    if options.num_proc < 1:
+        parser.error(f"--num_proc must be at least 1, is {options.num_proc}")
+    if options.weights:
+        if len(options.weights) != len(options.data):
+            parser.error(f"--weights must be one for each of --data, {len(options.data)}, are {len(options.weights)}")
+        if not all(math.isfinite(w) and w > 0 for w in options.weights):
+            parser.error(f"--weights must be above 0, are {' '.join(map(str, options.weights))}")
+    options.output = os.path.normpath(options.output)
+    if os.path.basename(options.output) in (".", ".."):
+        options.output = os.path.abspath(options.output)
     return options
 
 
-def loader_of(path):
-    stem = path
-    for ending in (".gz", ".xz", ".zst", ".bz2"):
-        stem = stem.removesuffix(ending)
-    kind = os.path.splitext(stem)[1]
-    require(kind in LOADERS, f"{path}: must end with one of {', '.join(LOADERS)}, or be a folder of save_to_disk")
-    return LOADERS[kind], ({"sep": "\t"} if kind == ".tsv" else {})
+def opened_tokenizer(options):
+    import transformers
 
-
-def load(options):
-    import datasets
-
-    paths = options.data
-    if len(paths) == 1 and os.path.isdir(paths[0]):
-        if not any(os.path.isfile(os.path.join(paths[0], f)) for f in ("state.json", "dataset_dict.json")):
-            return datasets.load_dataset(paths[0], options.name, split=options.split)
-        found = datasets.load_from_disk(paths[0])
-        if isinstance(found, datasets.DatasetDict):
-            require(options.split in found, f"--split must be one of {', '.join(found)}, is {options.split}")
-            found = found[options.split]
-        return found
-    if len(paths) == 1 and not os.path.exists(paths[0]) and "." not in os.path.basename(paths[0]):
-        return datasets.load_dataset(paths[0], options.name, split=options.split)
-    for path in paths:
-        require(os.path.isfile(path), f"{path}: there is no such file")
-    require(not options.given, f"{' and '.join(options.given)}: a file is one split, and is read whole")
-    kinds = {loader_of(path)[0] for path in paths}
-    require(len(kinds) == 1, f"--data must be files of one kind, are {', '.join(sorted(kinds))}")
-    kind, more = loader_of(paths[0])
-    if kind == "text":
-        more = {"sample_by": "document"}
-    if kind == "csv":
-        more["keep_default_na"] = False
-    return datasets.load_dataset(kind, data_files=[glob.escape(path) for path in paths], split="train", **more)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.tokenizer)
+    if options.chat_template:
+        with open(options.chat_template, encoding="utf-8") as file:
+            tokenizer.chat_template = file.read()
+    return tokenizer
 
 
 def tokenizer_files(options, tokenizer):
@@ -96,38 +94,8 @@ def tokenizer_files(options, tokenizer):
     return files
 
 
-class Rows:
-    """The function that map() calls: a row's tokens, which of them are learnt, and whether it was cut."""
-
-    def __init__(self, reader, form, options, where):
-        self.reader, self.options, self.where = reader, options, where
-        self.form = form
-
-    def tokens_of(self, row):
-        name, function = form_of(self.form)
-        sample, on = function(row), self.options["train_on"]
-        if name == "text":
-            ids = self.reader.text(sample.completion)
-            return ids, [True] * len(ids)
-        if sample.prompt is not None:
-            ids, learnt = self.reader.pair(sample.prompt, sample.completion)
-        else:
-            ids, learnt = self.reader.chat(sample.messages, sample.begin, sample.tools, on == "completion")
-        return ids, [True] * len(ids) if on == "all" else learnt
-
-    def __call__(self, row, number):
-        try:
-            ids, learnt = self.tokens_of(row)
-        except Refusal as refusal:
-            raise Refusal(f"{self.where}: row {number + 1}: {refusal}") from None
-        if self.options["text"]:
-            return {"ids": ids, "learnt": [], "what": ""}
-        ids, learnt, what = cut(ids, learnt, self.options["max_length"], self.options["truncation"], self.reader.begin)
-        return {"ids": ids, "learnt": learnt, "what": what}
-
-
 def code_hash():
-    """One hash for all that makes tokens: `datasets` keeps what it made of the same rows by what is given to it alone."""
+    """One hash for all that makes tokens."""
     import tokenizers
     import transformers
 
@@ -139,90 +107,214 @@ def code_hash():
 
 
 def check_output(options):
-    """Names of the files of an earlier call, which are replaced."""
-    there = os.path.isdir(options.output) and set(os.listdir(options.output)) - {f"{TOKENS}.part", f".{CARD}"}
-    ours = there and CARD in there
-    require(not there or (ours and options.overwrite), f"{options.output}: is not empty" + ("; --overwrite replaces it" if ours else ""))  # fmt: skip
-    if not there:
-        return []
-    try:
-        with open(os.path.join(options.output, CARD), encoding="utf-8") as file:
-            names = json.load(file)["tokenizer"]["files"]
-    except (ValueError, KeyError, TypeError):
-        raise Refusal(f"{os.path.join(options.output, CARD)}: is no card of an earlier call") from None
-    return [CARD, TOKENS, *map(os.path.basename, names)]  # the card first: without it there is no folder
+    """Nothing but what an earlier call wrote is replaced."""
+    there = set(os.listdir(options.output)) if os.path.isdir(options.output) else set()
+    require(not there or (CARD in there and options.overwrite), f"{options.output}: is not empty" + ("; --overwrite replaces it" if CARD in there else ""))  # fmt: skip
+    if there:
+        card = os.path.join(options.output, CARD)
+        try:
+            with open(card, encoding="utf-8") as file:
+                there -= {CARD, TOKENS, *json.load(file)["tokenizer"]["files"]}
+        except (ValueError, KeyError, TypeError):
+            raise Refusal(f"{card}: is no card of an earlier call") from None
+        require(not there, f"{options.output}: has files of others, which --overwrite would remove: {', '.join(sorted(there))}")
+
+
+def read_first(options):
+    """The data sets with form and --train_on of each, by its first row."""
+    sets, forms = [DataSet(name, options.name, options.split) for name in options.data], []
+    for one in sets:
+        with closing(one.rows()) as rows:
+            place, row = next(rows, (None, None))
+        require(row is not None, f"{one.name}: there is no row")
+        try:
+            form = form_of(row)
+            chat = is_chat(form, row)
+            on = options.train_on or ("all" if form == "text" else "assistant" if chat else "completion")
+            require(form != "text" or on == "all", f"--train_on {on}: a text has no {on}, only all of it")
+            require(chat or on != "assistant", "--train_on assistant: a prompt and its completion have no roles: completion or all")  # fmt: skip
+            require(form != "text" or not options.max_length, "--max_length: text is trained on in blocks of --block_size, whole")
+        except Refusal as refusal:
+            raise Refusal(f"{place}: {refusal}") from None
+        forms.append((form, on))
+        texts = [form == "text" for form, _ in forms]
+        require(any(texts) == all(texts), f"{one.name}: text and samples are for two tasks, one folder cannot hold both")
+    return sets, forms
+
+
+class Job:
+    """The folder that becomes the output, and how much of it is done."""
+
+    def __init__(self, folder, key, sets):
+        os.makedirs(folder, exist_ok=True)
+        there = os.listdir(folder)
+        require(not there or JOURNAL in there, f"{folder}: is not empty, and is where the output is made: name another --output")
+        self.folder, self._key, self._lock = folder, key, os.open(folder, os.O_RDONLY)
+        self.done = {"rows": 0, "ids": 0, "counts": [dict.fromkeys(COUNTS, 0) for _ in range(sets)]}
+        self._saved = time.monotonic()
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise Refusal(f"{folder}: is being written by another process") from None
+        try:
+            with open(self.path(JOURNAL), encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            found = {"key": None}
+        if key is not None and found.pop("key") == key and os.path.exists(self.path(f"{TOKENS}.part")):
+            self.done = found
+            return
+        self._write()
+        for name in set(there) - {JOURNAL}:
+            os.remove(self.path(name))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def add(self, out, ids, counts):
+        out.append(ids)
+        self.done = {
+            "rows": self.done["rows"] + sum(c["rows"] for c in counts),
+            "ids": out.count,
+            "counts": [{name: a[name] + b[name] for name in COUNTS} for a, b in zip(self.done["counts"], counts)],
+        }
+        if time.monotonic() - self._saved >= SAVED_EVERY:
+            self.save(out)
+
+    def save(self, out):
+        out.flush()
+        self._write()
+
+    def _write(self):
+        with open(self.path(f".{JOURNAL}"), "w", encoding="utf-8") as file:
+            json.dump({"key": self._key, **self.done}, file)
+        os.replace(self.path(f".{JOURNAL}"), self.path(JOURNAL))
+        self._saved = time.monotonic()
+
+    def finish(self, output):
+        """The folder takes the place of the output."""
+        before = f"{output}.before"
+        if os.path.isdir(output) and os.listdir(output):
+            shutil.rmtree(before, ignore_errors=True)
+            os.rename(output, before)
+        os.remove(self.path(JOURNAL))
+        os.rename(self.folder, output)
+        shutil.rmtree(before, ignore_errors=True)
+
+    def close(self):
+        os.close(self._lock)
 
 
 def prepare(options):
-    import datasets
     import transformers
 
-    where = options.data[0] + (" and more" if len(options.data) > 1 else "")
-    rows = load(options)
-    name, _ = form_of(rows.column_names)
-    chat = name in ("messages", "sharegpt", "alpaca") or (
-        name == "prompt-completion" and len(rows) > 0 and not isinstance(rows[0]["prompt"], str)
-    )
-    default = "all" if name == "text" else "assistant" if chat else "completion"
-    train_on = options.train_on or default
-    require(name != "text" or train_on == "all", f"--train_on {train_on}: a text has no {train_on}, only all of it")
-    require(chat or train_on != "assistant", "--train_on assistant: a prompt and its completion have no roles: completion or all")  # fmt: skip
-    require(name != "text" or not options.max_length, "--max_length: text is trained on in blocks of --block_size, whole")
-    earlier = check_output(options)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.tokenizer)
-    if options.chat_template:
-        with open(options.chat_template, encoding="utf-8") as file:
-            tokenizer.chat_template = file.read()
+    check_output(options)
+    sets, forms = read_first(options)
+    tokenizer = opened_tokenizer(options)
     reader = Reader(tokenizer, stops_of(options.tokenizer))
     files = tokenizer_files(options, tokenizer)
     require(files, f"{options.tokenizer}: has no file of a tokenizer")
-    settings = {"train_on": train_on, "max_length": options.max_length, "truncation": options.truncation, "text": name == "text", "code": code_hash()}  # fmt: skip
-    kinds = {"ids": [datasets.Value("int64")], "learnt": [datasets.Value("bool")], "what": datasets.Value("string")}
-    made = rows.map(Rows(reader, rows.column_names, settings, where), with_indices=True, num_proc=options.num_proc,
-                    remove_columns=rows.column_names, features=datasets.Features(kinds), desc="tokens")  # fmt: skip
-    os.makedirs(options.output, exist_ok=True)
-    out = TokenFile(os.path.join(options.output, TOKENS), reader.vocabulary, reader.ends[0], tokenizer_hash(files), f"prepared:file={CARD}", name != "text")  # fmt: skip
-    counts = {"rows": len(rows), "samples": 0, "cut": 0, "dropped": 0, "tokens": 0, "targets": 0}
-    for row in made.with_format("numpy"):
-        counts["samples"] += row["what"] != "dropped"
-        if row["what"]:
-            counts[str(row["what"])] += 1
-        counts["targets"] += len(row["ids"]) if name == "text" else int(row["learnt"][1:].sum())
-        out.append(row["ids"], row["learnt"])
-    counts["tokens"] = out.count
-    require(counts["samples"], f"{where}: no sample is left of {counts['rows']}")
-    for old in earlier:
-        if os.path.exists(os.path.join(options.output, old)):
-            os.remove(os.path.join(options.output, old))
-    out.finish()
-    for file_name, data in files.items():
-        with open(os.path.join(options.output, file_name), "wb") as file:
-            file.write(data)
-    card = {"data": options.data, "split": options.split, "form": name, **{k: settings[k] for k in ("train_on", "max_length", "truncation")}, "counts": counts,
-            "tokenizer": {"name": options.tokenizer, "vocabulary": reader.vocabulary, "ends": reader.ends, "begin": reader.begin, "files": sorted(files)},
-            "versions": {"transformers": transformers.__version__}}  # fmt: skip
-    part = os.path.join(options.output, f".{CARD}")
-    with open(part, "w", encoding="utf-8") as file:
-        json.dump(card, file, indent=2, ensure_ascii=False)
-    os.replace(part, os.path.join(options.output, CARD))
+    settings = {"max_length": options.max_length, "truncation": options.truncation}
+    mixing = options.weights and {"weights": options.weights, "seed": options.seed, "stopping_strategy": options.stopping_strategy}
+    states = [one.state() for one in sets]
+    key = None if None in states else hashlib.sha256(
+        json.dumps([states, forms, settings, mixing, options.split, reader.ends, tokenizer_hash(files), code_hash()]).encode()
+    ).hexdigest()  # fmt: skip
+    with closing(Job(f"{options.output}.part", key, len(sets))) as job:
+        write_tokens(options, job, sets, Rows(reader, forms, **settings), tokenizer_hash(files))
+        for file_name, data in files.items():
+            with open(job.path(file_name), "wb") as file:
+                file.write(data)
+        done = job.done["counts"]
+        each = [{"data": one.name, "form": form, "train_on": on, **count} for one, (form, on), count in zip(sets, forms, done)]  # fmt: skip
+        card = {"data": options.data, "split": options.split, **({"mixing": mixing} if mixing else {}),
+                "form": ", ".join(sorted({form for form, _ in forms})), "train_on": ", ".join(sorted({on for _, on in forms})), **settings,
+                "counts": summed(done), "sets": each,
+                "tokenizer": {"name": options.tokenizer, "vocabulary": reader.vocabulary, "ends": reader.ends, "begin": reader.begin, "files": sorted(files)},
+                "versions": {"transformers": transformers.__version__}}  # fmt: skip
+        with open(job.path(CARD), "w", encoding="utf-8") as file:
+            json.dump(card, file, indent=2, ensure_ascii=False)
+        job.finish(options.output)
     return card
+
+
+def summed(counts):
+    return {name: sum(c[name] for c in counts) for name in COUNTS}
+
+
+def write_tokens(options, job, sets, work, files_hash):
+    from tqdm import tqdm
+
+    reader, samples = work.reader, work.sets[0][0] != "text"
+    out = TokenFile(job.path(TOKENS), reader.vocabulary, reader.ends[0], files_hash, f"prepared:file={CARD}", samples, job.done["ids"])  # fmt: skip
+    if job.done["rows"]:
+        print(f"{options.output}: goes on after {job.done['rows']:,} rows", flush=True)
+    rows = islice(mixed(sets, options.weights, options.seed, options.stopping_strategy == "all_exhausted"), job.done["rows"], None)
+    bar = tqdm(total=len(sets), disable=None, bar_format="{percentage:3.0f}%|{bar}|{postfix} [{elapsed}<{remaining}]")
+    try:
+        with bar, closing(worked(rows, work, options.num_proc)) as made:
+            for ids, counts in made:
+                job.add(out, ids, counts)
+                bar.set_postfix_str(f"{job.done['rows']:,} rows, {out.count:,} tokens", refresh=False)
+                bar.update(min(sum(one.part for one in sets), len(sets)) - bar.n)
+        counts = summed(job.done["counts"])
+        require(counts["samples"], f"{', '.join(options.data)}: no sample is left of {counts['rows']:,}")
+    except Refusal:  # the data will be others
+        shutil.rmtree(job.folder)
+        raise
+    except BaseException:
+        job.save(out)
+        raise
+    out.finish()
+
+
+def write_prompt(options):
+    """The ids of --turns, with what asks for an answer, as JSON; `compact generate --chat` reads them."""
+    with open(options.turns, encoding="utf-8") as file:
+        said = file.read()
+    try:
+        turns = json.loads(said)
+    except ValueError:
+        turns = None
+    if isinstance(turns, list) and turns and all(isinstance(m, dict) for m in turns):
+        turns = {"messages": turns}
+    if not isinstance(turns, dict) or not {"messages", "conversations"} & set(turns):
+        turns = {"messages": [{"role": "user", "content": said}]}
+    sample = sample_of(form_of(turns), turns)
+    ids = Reader(opened_tokenizer(options), stops_of(options.tokenizer)).asked(sample.messages, sample.tools)
+    with open(options.output, "w", encoding="utf-8") as file:
+        json.dump(ids, file)
 
 
 def main(given=None):
     options = arguments(given)
     try:
-        import datasets  # noqa: F401
+        import pyarrow  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
         print(f"compact.prepare: needs {error.name}: `pip install datasets transformers`", file=sys.stderr)
         return 1
+    if options.num_proc > 1:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        if options.turns:
+            write_prompt(options)
+            return 0
         card = prepare(options)
-    except (Refusal, OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except (Refusal, OSError, ValueError, ImportError) as error:
         print(f"compact.prepare: {error}", file=sys.stderr)
         return 1
+    except BrokenProcessPool:
+        print("compact.prepare: a process of --num_proc was ended from outside (no memory left?); the same call goes on where this one was", file=sys.stderr)  # fmt: skip
+        return 1
+    except KeyboardInterrupt:
+        print("compact.prepare: interrupted; the same call goes on where this one was", file=sys.stderr)
+        return 130
     counts = card["counts"]
     print(f"{options.output}: {counts['samples']:,} samples of {counts['rows']:,} rows ({card['form']}), {counts['tokens']:,} tokens, {counts['targets']:,} with a loss")  # fmt: skip
+    for each in card["sets"] if len(card["sets"]) > 1 else ():
+        print(f"  {each['data']}: {each['samples']:,} samples of {each['rows']:,} rows ({each['form']}), {each['tokens']:,} tokens, {each['targets']:,} with a loss")  # fmt: skip
     for what, said in (("cut", f"lost tokens to have at most {options.max_length}"), ("dropped", "have no token to learn, or were too long: dropped")):  # fmt: skip
         if counts[what]:
             print(f"warning: {counts[what]:,} rows {said}")

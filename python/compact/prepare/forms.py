@@ -18,13 +18,6 @@ class Sample:
     completion: str = ""
 
 
-def _without_none(value):
-    """Rows of Arrow have every key that another row has, as None."""
-    if isinstance(value, dict):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return [_without_none(v) for v in value] if isinstance(value, list) else value
-
-
 def _text(row, name):
     value = row.get(name)
     require(isinstance(value, str), f"`{name}` must be a text, is {value!r:.60}")
@@ -41,22 +34,31 @@ def _content(value, where):
     return value
 
 
+def _from_json(value, name):
+    """Columns that can hold texts alone have lists as JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") else value
+    except ValueError as error:
+        raise Refusal(f"`{name}` must be JSON: {error}") from None
+
+
 def _messages(value, name):
+    value = _from_json(value, name)
     require(isinstance(value, list) and value, f"`{name}` must be a list of messages, is {value!r:.60}")
     out = []
     for number, message in enumerate(value, 1):
         where = f"message {number} of `{name}`"
         require(isinstance(message, dict), f"{where} must have a role, is {message!r:.60}")
-        message = _without_none(message)
+        message = {k: v for k, v in message.items() if v is not None or k == "content"}
         if "from" in message:
             said = message["from"]
             require(said in SHAREGPT, f"{where}: `from` must be one of {', '.join(SHAREGPT)}, is {said!r:.60}")
             require(isinstance(message.get("value"), str), f"{where} must have a text `value`")
             message = {"role": SHAREGPT[said], "content": message["value"]}
         require(isinstance(message.get("role"), str), f"{where} must have a `role`, has {', '.join(message)}")
-        has = "content" in message or message.get("tool_calls")
+        has = message.get("content") is not None or message.get("tool_calls")
         require(has, f"{where} must have a `content`, has {', '.join(message)}")
-        if "content" in message:
+        if message.get("content") is not None:
             message["content"] = _content(message["content"], where)
         require(message.get("weight", 1) == 1, f"{where}: a `weight` must be 1, is {message.get('weight')}: --train_on says what is learnt")
         out.append(message)
@@ -64,28 +66,27 @@ def _messages(value, name):
 
 
 def _tools(row):
-    tools = row.get("tools")
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools) if tools else None
-        except ValueError as error:
-            raise Refusal(f"`tools` must be JSON: {error}") from None
-    return _without_none(tools) or None
+    tools = _from_json(row.get("tools"), "tools") or None
+    require(tools is None or isinstance(tools, list), f"`tools` must be a list, is {tools!r:.60}")
+    return tools
 
 
 def _chat(name):
     def sample(row):
-        require(not row.get("system"), "`system` beside a chat is not read: make it the first message, of the role system")
-        return Sample(messages=_messages(row[name], name), tools=_tools(row))
+        messages = _messages(row.get(name), name)
+        if row.get("system"):
+            require(messages[0]["role"] != "system", f"there is a `system` beside a message of the role system in `{name}`")
+            messages.insert(0, {"role": "system", "content": _text(row, "system")})
+        return Sample(messages=messages, tools=_tools(row))
 
     return sample
 
 
 def _pair(row):
-    if isinstance(row["prompt"], str):
-        return Sample(prompt=row["prompt"], completion=_text(row, "completion"))
+    if not is_chat("prompt-completion", row):
+        return Sample(prompt=_text(row, "prompt"), completion=_text(row, "completion"))
     prompt = _messages(row["prompt"], "prompt")
-    return Sample(prompt + _messages(row["completion"], "completion"), len(prompt), _tools(row))
+    return Sample(prompt + _messages(row.get("completion"), "completion"), len(prompt), _tools(row))
 
 
 def _alpaca(row):
@@ -108,10 +109,18 @@ FORMS = (
 )
 
 
+def sample_of(form, row):
+    return next(function for _, name, function in FORMS if name == form)(row)
+
+
+def is_chat(form, row):
+    return form in ("messages", "sharegpt", "alpaca") or (form == "prompt-completion" and isinstance(row.get("prompt"), list))
+
+
 def form_of(columns):
-    """The name of the first form whose columns there are, and its function."""
-    for needed, name, function in FORMS:
+    """The name of the first form whose columns there are."""
+    for needed, name, _ in FORMS:
         if set(needed) <= set(columns):
-            return name, function
+            return name
     known = "; ".join(" and ".join(needed) for needed, *_ in FORMS)
     raise Refusal(f"columns must be one of: {known}; there are {', '.join(columns)}")

@@ -6,6 +6,8 @@ import struct
 import numpy
 import xxhash
 
+from .refusal import require
+
 SAMPLE_BEGIN, TARGET = 1 << 30, 1 << 31
 
 
@@ -15,30 +17,47 @@ def tokenizer_hash(files):
     return xxhash.xxh3_64_intdigest(b"".join(struct.pack("<Q", xxhash.xxh3_64_intdigest(b)) for p in both for b in p))
 
 
-class TokenFile:
-    """Appears whole at finish()."""
+def marked(ids, learnt):
+    """A sample as the file has it."""
+    ids = numpy.asarray(ids, dtype=numpy.uint32)
+    if len(ids):
+        ids = ids | numpy.where(numpy.asarray(learnt, dtype=bool), numpy.uint32(TARGET), numpy.uint32(0))
+        ids[0] |= SAMPLE_BEGIN
+    return ids
 
-    def __init__(self, path, vocabulary, end, files_hash, name, samples):
+
+class TokenFile:
+    """Appears whole at finish(). Goes on after the first `count` ids of what an earlier one left."""
+
+    def __init__(self, path, vocabulary, end, files_hash, name, samples, count=0):
         self._path, self._samples, self._spec = path, samples, name.encode()
         self._numbers = [vocabulary, end, files_hash]
         self._type = "<u4" if samples or vocabulary > 1 << 16 else "<u2"
-        self._file = open(f"{path}.part", "wb")
+        self._sum, self.count = xxhash.xxh3_64(), count
+        self._file = open(f"{path}.part", "r+b" if count else "w+b")
         self._file.write(bytes(self._size()))
-        self._sum, self.count = xxhash.xxh3_64(), 0
+        size = count * int(self._type[2])
+        while size and (data := self._file.read(min(size, 1 << 20))):
+            self._sum.update(data)
+            size -= len(data)
+        require(size == 0, f"{path}.part: has lost {size} bytes: remove its folder")
+        self._file.seek(self._file.tell())
+        self._file.truncate()
 
     def _size(self):
         return (64 + len(self._spec) + 63) // 64 * 64
 
-    def append(self, ids, learnt=None):
-        ids = numpy.asarray(ids, dtype=numpy.uint32)
-        assert ids.size == 0 or ids.max() < self._numbers[0], "an id is not below the vocabulary"
-        if self._samples and len(ids):
-            ids = ids | numpy.where(numpy.asarray(learnt, dtype=bool), numpy.uint32(TARGET), numpy.uint32(0))
-            ids[0] |= SAMPLE_BEGIN
+    def append(self, ids):
+        """uint32, of samples with their marks."""
+        plain = ids & numpy.uint32(SAMPLE_BEGIN - 1) if self._samples else ids
+        assert ids.size == 0 or plain.max() < self._numbers[0], "an id is not below the vocabulary"
         data = ids.astype(self._type).tobytes()
         self._sum.update(data)
         self._file.write(data)
         self.count += len(ids)
+
+    def flush(self):
+        self._file.flush()
 
     def finish(self):
         vocabulary, end, files_hash = self._numbers

@@ -50,7 +50,11 @@ class Reader:
         self.marked = bool(template) and bool(GENERATION.search(template)) and tokenizer.is_fast
 
     def encode(self, text):
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        try:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        except TypeError:
+            text.encode()  # says it where half of a pair of surrogates is why
+            raise
 
     def text(self, text):
         """A document, with the end after it."""
@@ -89,6 +93,12 @@ class Reader:
             learnt[first:last] = [True] * (last - first)
         return ids, learnt
 
+    def asked(self, messages, tools):
+        """The ids of a chat with what asks for an answer."""
+        require(self.tokenizer.chat_template, "the tokenizer has no chat template")
+        require(messages[-1]["role"] != "assistant", "the last message must not be the assistant's: its answer is asked for")
+        return self.encode(self._rendered(messages, tools, tokenize=False, add_generation_prompt=True))
+
     def _rendered(self, messages, tools, **how):
         how = how or {"tokenize": False}
         try:
@@ -105,7 +115,10 @@ class Reader:
         the tokens that ask for it."""
         where = f"message {turn + 1}"
         whole = self._rendered(messages, tools)
-        asked = self._rendered(messages[:turn], tools, tokenize=False, add_generation_prompt=True)
+        asked = self._rendered(messages[: max(turn, 1)], tools, tokenize=False, add_generation_prompt=True)
+        if turn == 0:  # nothing can be rendered before it: it begins behind the first sign that asks for an answer
+            sign = asked[_common(asked, self._rendered(messages[:1], tools)) :]
+            asked = whole[: whole.find(sign) + len(sign)] if sign else asked
         rule = "an assistant's turn must begin and end as it does alone; mark turns in the template by {% generation %}"
         require(whole.startswith(asked), f"{where} is not rendered after what asks for it: {rule}")
         first = _common(self.encode(asked), ids)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows to tokens, in this process or in several, in their order."""
+import multiprocessing
+import signal
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+
+import numpy
+
+from .forms import sample_of
+from .refusal import Refusal
+from .token_file import marked
+from .tokens import cut
+
+COUNTS = ("rows", "samples", "cut", "dropped", "tokens", "targets")
+AT_ONCE = 64  # rows that go to a process
+
+
+class Rows:
+    """Makes of rows (number of the set, place, row) their ids as the file has them, and each set's COUNTS.
+    `sets`: form and --train_on of each."""
+
+    def __init__(self, reader, sets, max_length, truncation):
+        self.reader, self.sets = reader, sets
+        self.cutting = (max_length, truncation, reader.begin)
+
+    def _sample(self, form, on, row):
+        sample = sample_of(form, row)
+        if form == "text":
+            ids = self.reader.text(sample.completion)
+            return ids, [True] * len(ids), ""
+        if sample.prompt is not None:
+            ids, learnt = self.reader.pair(sample.prompt, sample.completion)
+        else:
+            ids, learnt = self.reader.chat(sample.messages, sample.begin, sample.tools, on == "completion")
+        return cut(ids, [True] * len(ids) if on == "all" else learnt, *self.cutting)
+
+    def __call__(self, rows):
+        counts = [dict.fromkeys(COUNTS, 0) for _ in self.sets]
+        out = [numpy.zeros(0, dtype=numpy.uint32)]
+        for number, place, row in rows:
+            form, on = self.sets[number]
+            try:
+                ids, learnt, what = self._sample(form, on, row)
+            except UnicodeEncodeError:
+                raise Refusal(f"{place}: must be Unicode, has half of a pair of surrogates") from None
+            except Refusal as refusal:
+                raise Refusal(f"{place}: {refusal}") from None
+            text = form == "text"
+            own = {"rows": 1, "samples": what != "dropped", "tokens": len(ids), "targets": len(ids) if text else sum(learnt[1:])}
+            for name, count in (own | ({what: 1} if what else {})).items():
+                counts[number][name] += int(count)
+            out.append(numpy.asarray(ids, dtype=numpy.uint32) if text else marked(ids, learnt))
+        return numpy.concatenate(out), counts
+
+
+def _set_up(rows):
+    global _rows
+    _rows = rows
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
+
+
+def _in_process(rows):
+    return _rows(rows)
+
+
+def worked(rows, work, processes):
+    """The results of `work` for AT_ONCE rows after the other; no more rows are held than the processes have to do."""
+    batches = iter(lambda: list(islice(rows, AT_ONCE)), [])
+    if processes < 2:
+        yield from map(work, batches)
+        return
+    waiting = deque()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, context, _set_up, (work,)) as pool:
+        try:
+            for batch in batches:
+                waiting.append(pool.submit(_in_process, batch))
+                if len(waiting) > 2 * processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
