@@ -74,6 +74,7 @@ struct Record {
 
 // The rounded contents, or those that may be rounded later on, that one is rebuilt from.
 using Roots = c10::SmallVector<const TapeNode*, 2>;
+void add_roots(Roots& all, const Roots& more);
 
 // How a reader needs a saved tensor.
 enum class Need : uint8_t {
@@ -90,6 +91,8 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   TapeNode(const at::Tensor& t, uint64_t call);
   // Whether its storage lives and has this content.
   bool is_there() const;
+  // Memory of NumPy and the like, which is written unseen at any time.
+  bool is_foreign() const;
   // Whether it was made with grad mode off, as in an autograd function of C++.
   bool is_of_function() const { return record && !record->grad_mode; }
   // Tensors that do not share a version may share a storage. Every one that is seen is watched.
