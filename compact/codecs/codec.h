@@ -93,6 +93,8 @@ struct CodecInfo {
   // The spec with the settings that give 0 a code of its own, so that signs can be read too;
   // nullopt: there are none. Null: there never are.
   std::optional<Spec> (*with_signs)(const Spec& spec) = nullptr;
+  // The spec of which no scale is shared by two rows (of the last dimension). Null: all are so.
+  Spec (*by_rows)(const Spec& spec) = nullptr;
   // Null: there is no choice of bits. with_bits: the spec with so many bits, one of the choices,
   // and with another average where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;

@@ -141,6 +141,11 @@ std::optional<Treatment> Treatment::with_signs() const {
   return beginning_with(*changed);
 }
 
+CodecPtr Treatment::by_rows() const {
+  const auto change = codec_of(first()).by_rows;
+  return change ? beginning_with(change(first())).codec() : codec();
+}
+
 Treatment Treatment::beginning_with(const Spec& codec) const {
   std::vector<Spec> changed = chain();
   changed[0] = codec;

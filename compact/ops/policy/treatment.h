@@ -64,6 +64,8 @@ class Treatment {
   // A treatment like this one from which signs can be read: itself, or one with a code for 0;
   // nullopt: there is none (1 bit, means).
   std::optional<Treatment> with_signs() const;
+  // Its codecs for rows of a tensor, none of which shares a scale with another one.
+  CodecPtr by_rows() const;
   // The same with `codec` in place of its first codec, or of the treatment that is not a codec.
   Treatment beginning_with(const Spec& codec) const;
 

@@ -157,7 +157,6 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     record->grad_mode = c10::GradMode::is_enabled();
     record->mkldnn = at::globalContext().userEnabledMkldnn();
     record->heavy = heavy;
-    record->smooth = rule.smooth;
     if (heavy) record->precision = precision_settings();
   }
   // A mode may do anything in place of the operation.
@@ -240,6 +239,9 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
         c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_dropout_backward", "");
     record->op = kAgain;
     record->arguments = {{}, {}, *scale};
+  }
+  if (runs_again && rebuild_->options().rounds) {
+    record->smooth = is_smooth(rule, arguments, rebuild_->count_unsteady(*record));
   }
   if (runs_again) call->record = std::move(record);
   for (const Written& w : writes) note_write(*call, w.t, w.node, w.parts);
@@ -441,10 +443,21 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
                      (all || (!n->external && n->geometry.bytes() == n->bytes))
                : n->count == 0 && all) {
       const auto size = static_cast<int64_t>(t.element_size());
+      const Geometry& made = n->geometry.bytes() == n->bytes ? n->geometry : Geometry::of(t);
+      const int64_t elements = n->bytes / size;
       n->how = how.codes;
-      n->coded_bytes =
-          n->how.codec()->bytes(1, n->bytes / size, t.scalar_type()).value_or(n->bytes);
       n->coded = t.scalar_type();
+      n->coded_row = std::max<int64_t>(elements, 1);
+      n->codec = how.codes.codec();
+      if (rounds) {
+        const auto of_row = static_cast<int64_t>(c10::elementSize(made.type)) / size;
+        n->coded_row = row_of(made, kLeastRow) * of_row;
+        CodecPtr& codec = by_rows_[how.codes.text()];
+        if (!codec) codec = how.codes.by_rows();
+        n->codec = codec;
+      }
+      n->coded_bytes =
+          n->codec->bytes(elements / n->coded_row, n->coded_row, n->coded).value_or(n->bytes);
     }
   }
   // Its codes, where others had it encoded or could not have, keep no signs.

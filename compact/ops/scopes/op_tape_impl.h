@@ -104,6 +104,7 @@ class OpTape {
   bool named_;
   std::thread::id thread_ = std::this_thread::get_id();
   std::unordered_map<const void*, TapeNodePtr> index_;
+  std::unordered_map<std::string, CodecPtr> by_rows_;  // by the text of their treatment
   size_t sweep_at_ = 256;
   uint64_t calls_ = 0;
   int opaque_ = 0;

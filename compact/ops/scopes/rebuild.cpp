@@ -116,7 +116,7 @@ void Rebuild::keep_original(TapeNode& n) {
 
 // Its codes, or what it is held as in their place, follow from what readers need now.
 void Rebuild::hold_again(TapeNode& n) {
-  row_ = n.row;
+  const Within row(row_, n.row);
   if (n.mode == TapeNode::Mode::kRecipe) {
     release_inputs(n);
   } else {
@@ -144,14 +144,12 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need ne
     n.row = row_;
   }
   if (options_.rounds && !n.free) {
+    const bool recipe = n.mode == TapeNode::Mode::kRecipe && !n.roots.empty();
+    if (recipe && need == Need::kExact) make_exact(n);
     n.exact |= need == Need::kExact;
     n.strict |= need != Need::kNear;
-    const bool again = n.mode == TapeNode::Mode::kRecipe
-                           ? (need == Need::kExact || need == Need::kSigns) && !n.roots.empty()
-                           : n.mode == TapeNode::Mode::kHeld && n.codes.defined() != has_codes(n);
-    if (n.count > 0 && again) {
-      hold_again(n);
-    }
+    const bool coded = n.mode == TapeNode::Mode::kHeld && n.codes.defined() != has_codes(n);
+    if (coded || (recipe && need == Need::kSigns)) hold_again(n);
   }
   ++n.handles;
   if (n.external && n.count == 0) {
@@ -162,21 +160,30 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need ne
   }
 }
 
-// A recipe that takes rounded values of it, made just now, came first.
-void Rebuild::hold_exactly(TapeNode& n) {
-  if (roots_of(n).empty()) return;
-  if (n.mode == TapeNode::Mode::kRecipe) {
-    for (const Record::Input& input : n.record->inputs) hold_exactly(*input.node);
-    n.roots.clear();
+void Rebuild::make_exact(TapeNode& n) {
+  if (n.free || roots_of(n).empty()) return;
+  const Within exact(exact_, true);
+  const Within row(row_, n.row);
+  Memo memo;
+  const Choice choice = best(n, memo, 0);
+  TORCH_INTERNAL_ASSERT(choice.possible, "a rounded tensor is neither there nor can be rebuilt");
+  const bool recipe = n.mode == TapeNode::Mode::kRecipe;
+  if (choice.holds(n)) {
+    n.exact = true;
+    if (recipe || n.codes.defined()) hold_again(n);
     return;
   }
-  n.exact = true;
-  if (n.codes.defined()) hold_again(n);
+  if (!recipe) {
+    rows_[n.row].stored -= n.held_bytes;
+    drop(n);
+  }
+  make_recipe(n);
+  if (recipe) release_inputs(n);  // of the recipe before
 }
 
 void Rebuild::retain(TapeNode& n) {
   if (++n.count > 1) {
-    if (exact_) hold_exactly(n);
+    if (exact_) make_exact(n);
     return;
   }
   if (n.free) {
@@ -189,7 +196,8 @@ void Rebuild::retain(TapeNode& n) {
   n.count = 1;
   TORCH_INTERNAL_ASSERT(choice.possible, "a saved tensor is neither there nor can be rebuilt");
   if (!n.saved) n.row = row_;
-  if ((choice.held.size() == 1 && choice.held[0] == &n) || spans_much(n, choice)) {
+  if (choice.holds(n) || spans_much(n, choice)) {
+    n.exact |= exact_ && !is_steady(n);
     hold(n);
   } else {
     make_recipe(n);
@@ -243,10 +251,11 @@ void Rebuild::encode(TapeNode& n) {
   const Unseen unseen;
   RECORD_USER_SCOPE(kCodecScope);
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
-  const at::Tensor flat = view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements));
+  const Geometry rows{n.coded, {elements / n.coded_row, n.coded_row}, {n.coded_row, 1}, 0};
+  const at::Tensor t = view_of(c10::Storage(n.weak.lock()), rows);
   const bool rounds = n.how.content() == Content::kRounded;
   try {
-    n.codes = n.how.codec()->encode(flat, derive(options_.noise, n.row));
+    n.codes = n.codec->encode(t, derive(options_.noise, n.row));
     if (n.codes.settle) n.codes.settle();
   } catch (...) {  // other readers have it as it was
     n.codes = {};
@@ -254,7 +263,7 @@ void Rebuild::encode(TapeNode& n) {
     keep_original(n);
     throw;
   }
-  if (rounds && flat.is_cpu() && lost_a_value(n.codes)) {
+  if (rounds && t.is_cpu() && lost_a_value(n.codes)) {
     n.codes = {};
     n.exact = true;
   }
@@ -299,7 +308,7 @@ void Rebuild::release_followers(TapeNode& anchor) {
 }
 
 void Rebuild::let_go(TapeNode& n) {
-  row_ = n.row;
+  const Within row(row_, n.row);
   rows_[n.row].stored -= n.held_bytes;
   drop(n);
   make_recipe(n);

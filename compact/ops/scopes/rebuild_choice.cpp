@@ -25,7 +25,8 @@ void add_roots(Roots& all, const Roots& more) {
 }
 
 int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
-  if (has_codes(n)) return n.coded_bytes;
+  const bool rounded = n.how.content() == Content::kRounded;
+  if (has_codes(n) && !(exact_ && rounded)) return n.coded_bytes;
   const bool shared = n.memory ? n.memory.use_count() > 1 : original(n) != nullptr;
   return shared ? 0 : n.bytes;
 }
@@ -37,6 +38,11 @@ bool is_read_in_parts(const Geometry& as, const TapeNode& n) {
 bool Rebuild::is_steady(const TapeNode& n) const {
   return !options_.rounds || n.free || n.exact || n.bytes <= options_.least ||
          !at::isFloatingType(parts_of(n.geometry.type));
+}
+
+size_t Rebuild::count_unsteady(const Record& record) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      record.inputs, [this](const Record::Input& input) { return !is_steady(*input.node); }));
 }
 
 bool Rebuild::has_codes(const TapeNode& n) const {
@@ -66,10 +72,12 @@ Rebuild::Choice Rebuild::inputs_of(const TapeNode& n, const Record& record, Memo
     if (!one.possible) return {};
     sum.work += one.work;
     add_roots(sum.roots, one.roots);
-    for (TapeNode* const held : one.held) {
-      if (std::ranges::find(sum.held, held) != sum.held.end()) continue;
-      sum.held.push_back(held);
-      sum.bytes += bytes_to_hold(*held);
+    for (const auto& [held, bytes] : one.held) {
+      auto known = std::ranges::find(sum.held, held, &Choice::Held::first);
+      if (known == sum.held.end()) known = sum.held.insert(known, Choice::Held(held, 0));
+      // One reader may take it rounded and another one exactly.
+      sum.bytes += std::max<int64_t>(0, bytes - known->second);
+      known->second = std::max(known->second, bytes);
     }
   }
   return sum;
@@ -85,20 +93,23 @@ bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& ch
 // The nodes to hold so that this one can be made.
 Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
   if (n.free) return {.possible = n.is_there()};
-  if (n.count > 0) {
-    // If the unneeded part of its storage was overwritten, only the needed part is this node's.
-    const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
-                       (n.own ? !n.partial : n.is_there() && !n.is_foreign());
-    Roots roots = roots_of(n);
-    return {.possible = whole && (!exact_ || roots.empty()),
+  // If the unneeded part of its storage was overwritten, only the needed part is this node's.
+  const bool held = n.count > 0 && n.mode == TapeNode::Mode::kHeld && !n.codes.defined();
+  const bool whole = held && n.own ? !n.partial : n.is_there() && !n.is_foreign();
+  Roots roots = roots_of(n);
+  if (n.count > 0 && (!exact_ || roots.empty())) {
+    return {.possible = whole || !held,
             .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0,
             .roots = std::move(roots)};
   }
   if (const auto known = memo[exact_].find(&n); known != memo[exact_].end()) return known->second;
   Choice choice;
-  const bool copied = (n.leaf || n.bytes <= options_.least) && !n.is_foreign();
-  if (n.is_there() && (!n.external || copied) && (!exact_ || is_steady(n))) {
-    choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}, .roots = roots_of(n)};
+  // Others may have it rounded, but it is still there as it was made.
+  if (whole && (n.count > 0 || !n.external || n.leaf || n.bytes <= options_.least)) {
+    choice.possible = true;
+    choice.bytes = held ? 0 : bytes_to_hold(n) - (n.codes.defined() ? n.held_bytes : 0);
+    choice.held = {{&n, choice.bytes}};
+    if (!exact_) choice.roots = std::move(roots);
   }
   if (may_run(n.record) && !n.pinned && depth < kFarthest &&
       (n.bytes > options_.least || !choice.possible)) {
@@ -132,6 +143,7 @@ void Rebuild::decide_again(TapeNode& n) {
     return;
   }
   const Within cheap(letting_go_, false);
+  const Within near(exact_, false);
   Memo memo;
   const Choice again = inputs_of(n, *n.record, memo, 0);
   // What is rebuilt from it has no more errors then.

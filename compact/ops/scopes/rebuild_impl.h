@@ -138,7 +138,9 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool own = false;                     // `memory` is a copy of ours
   bool partial = false;                 // `memory` has been written beside what recipes read of it
   Encoded codes;                        // or it is held so
-  Treatment how;                        // codecs, where it is saved as flat elements of `coded`
+  Treatment how;                        // codecs, where it is saved
+  CodecPtr codec;                       // that takes it as rows of so many elements of `coded`
+  int64_t coded_row = 0;
   at::ScalarType coded = at::kByte;
   int64_t coded_bytes = -1, held_bytes = 0;
   double work = 0;  // bytes to move while it is rebuilt; what several read counts for each
@@ -200,6 +202,8 @@ class Rebuild {
   // A tensor of the node was saved by a call; `whole`: hold it in any case.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
   Roots roots_of(const TapeNode& n) const;
+  // Inputs that are, or may be, rounded.
+  size_t count_unsteady(const Record& record) const;
   // A call made the node: how far it is from what is held for good.
   void note_reach(TapeNode& n, const Record& record) const;
   // Holds the node, or what it was cheaply made of, for good where that cuts a long path in two.
@@ -239,8 +243,10 @@ class Rebuild {
     bool possible = false;
     int64_t bytes = 0;
     double work = 0;
-    c10::SmallVector<TapeNode*, 4> held;
+    using Held = std::pair<TapeNode*, int64_t>;  // and the bytes that it takes more than now
+    c10::SmallVector<Held, 4> held;
     Roots roots;
+    bool holds(const TapeNode& n) const { return held.size() == 1 && held[0].first == &n; }
   };
   struct Trash {
     std::vector<std::shared_ptr<HeldStorage>> storages;
@@ -253,16 +259,17 @@ class Rebuild {
   bool may_run(const std::shared_ptr<const Record>& record) const {
     return record && (!record->heavy || letting_go_);
   }
-  // Sets the flag for a while.
+  // Sets a member for a while.
+  template <class T>
   class Within {
    public:
-    Within(bool& flag, bool value) : flag_(flag), before_(std::exchange(flag, value)) {}
-    ~Within() { flag_ = before_; }
+    Within(T& member, T value) : member_(member), before_(std::exchange(member, value)) {}
+    ~Within() { member_ = before_; }
     Within(const Within&) = delete;
 
    private:
-    bool& flag_;
-    bool before_;
+    T& member_;
+    T before_;
   };
   struct Offer {
     double cost = 0;  // work for a byte that is freed
@@ -285,7 +292,8 @@ class Rebuild {
   bool has_codes(const TapeNode& n) const;
   bool is_near(const Choice& choice) const { return choice.roots.size() <= options_.roots; }
   void hold_again(TapeNode& n);
-  void hold_exactly(TapeNode& n);
+  // For a node that is needed and may be rounded.
+  void make_exact(TapeNode& n);
   std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
   std::shared_ptr<HeldStorage> own(c10::Storage storage) const;
   void keep_original(TapeNode& n);
