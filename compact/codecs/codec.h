@@ -97,6 +97,8 @@ struct CodecInfo {
   // The spec of codes that never put values of two channels (of the second dimension) into one
   // group, for what batch norms read. Null: values do not share anything in them.
   Spec (*by_channels)(const Spec& spec) = nullptr;
+  // The spec of which no scale is shared by two rows (of the last dimension). Null: all are so.
+  Spec (*by_rows)(const Spec& spec) = nullptr;
   // Null: there is no choice of bits. with_bits: the spec with so many bits, one of the choices,
   // and with another average where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;

@@ -150,6 +150,11 @@ Treatment Treatment::by_channels() const {
   return Treatment(std::move(changed));
 }
 
+Treatment Treatment::by_rows() const {
+  const auto change = codec_of(first()).by_rows;
+  return change ? beginning_with(change(first())) : *this;
+}
+
 Treatment Treatment::beginning_with(const Spec& codec) const {
   std::vector<Spec> changed = chain();
   changed[0] = codec;

@@ -53,6 +53,19 @@ bool Geometry::same_layout(const at::Tensor& t) const {
          t.strides() == at::IntArrayRef(strides) && t.storage_offset() == offset;
 }
 
+int64_t row_of(const Geometry& g, int64_t least) {
+  const int64_t all = c10::multiply_integers(g.sizes);
+  int64_t row = 1;
+  while (row < least) {
+    // The next dimension begins where the ones within it end.
+    size_t next = 0;
+    while (next < g.sizes.size() && (g.sizes[next] == 1 || g.strides[next] != row)) ++next;
+    if (next == g.sizes.size()) return all;
+    row *= g.sizes[next];
+  }
+  return row;
+}
+
 bool are_disjoint(const Geometry& a, const Geometry& b) {
   if (a.bytes() == 0 || b.bytes() == 0) return true;
   constexpr int64_t kAll = INT64_MAX;

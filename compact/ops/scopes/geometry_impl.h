@@ -20,6 +20,10 @@ struct Geometry {
   bool same_layout(const at::Tensor& t) const;
 };
 
+// The number of elements of the innermost dimensions that have at least `least` together; of all
+// dimensions where there are gaps between them, or fewer elements.
+int64_t row_of(const Geometry& g, int64_t least);
+
 // Whether no byte of a storage belongs to both. False where that is not seen at once.
 bool are_disjoint(const Geometry& a, const Geometry& b);
 

@@ -157,7 +157,6 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     record->grad_mode = c10::GradMode::is_enabled();
     record->mkldnn = at::globalContext().userEnabledMkldnn();
     record->heavy = heavy;
-    record->smooth = rule.smooth;
     if (heavy) record->precision = precision_settings();
   }
   // A mode may do anything in place of the operation.
@@ -240,6 +239,9 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
         c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_dropout_backward", "");
     record->op = kAgain;
     record->arguments = {{}, {}, *scale};
+  }
+  if (runs_again && rebuild_->options().rounds) {
+    record->smooth = is_smooth(rule, arguments, rebuild_->count_unsteady(*record));
   }
   if (runs_again) call->record = std::move(record);
   for (const Written& w : writes) note_write(*call, w.t, w.node, w.parts);
@@ -449,12 +451,13 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
                      (all || (!n->external && n->geometry.bytes() == n->bytes))
                : n->count == 0 && all) {
       const auto size = static_cast<int64_t>(t.element_size());
-      const int64_t channels = std::max<int64_t>(1, n->channels.rows);
-      n->how = channels > 1 ? how.codes.by_channels() : how.codes;
-      n->coded_bytes = n->how.codec()
-                           ->bytes(channels, n->bytes / size / channels, t.scalar_type())
-                           .value_or(n->bytes);
+      const Geometry& made = n->geometry.bytes() == n->bytes ? n->geometry : Geometry::of(t);
+      n->how = how.codes;
       n->coded = t.scalar_type();
+      n->coded_row = rounds ? row_of(made, kLeastRow) *
+                                  static_cast<int64_t>(c10::elementSize(made.type)) / size
+                            : std::max<int64_t>(n->bytes / size, 1);
+      rebuild_->choose_codec(*n);
     }
   }
   // Codes that were chosen for other readers, or that it cannot have, do not keep signs.

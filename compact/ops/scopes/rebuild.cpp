@@ -17,19 +17,12 @@
 namespace compact {
 namespace {
 
-constexpr int kFarthest = 60;      // operations from what is held to what is rebuilt of it
 constexpr int kMostFollowers = 6;  // operations between an anchor and what is released for it
 
 c10::Storage copy_of(const c10::Storage& storage) {
   const Unseen unseen;
   const auto bytes = static_cast<int64_t>(storage.nbytes());
   return view_of(storage, Geometry::flat(at::kByte, bytes)).clone().storage();
-}
-
-void add(Roots& all, const Roots& more) {
-  for (const TapeNode* const one : more) {
-    if (std::ranges::find(all, one) == all.end()) all.push_back(one);
-  }
 }
 
 bool is_finite(const at::Tensor& t) {
@@ -39,17 +32,6 @@ bool is_finite(const at::Tensor& t) {
         return std::ranges::all_of(all,
                                    [](scalar_t x) { return std::isfinite(static_cast<float>(x)); });
       });
-}
-
-// The type of an element's parts: a complex one's are floats.
-at::ScalarType parts_of(at::ScalarType type) {
-  return at::isComplexType(type) ? at::toRealValueType(type) : type;
-}
-
-// NumPy's memory and the like, which is written unseen at any time.
-bool is_foreign(const TapeNode& n) {
-  const auto storage = n.weak.lock();
-  return n.external && storage && !storage->resizable();
 }
 
 }  // namespace
@@ -84,6 +66,11 @@ void TapeNode::watch(const at::Tensor& t) {
 bool TapeNode::is_there() const {
   const auto storage = weak.lock();
   return !stale && storage && static_cast<int64_t>(storage->nbytes()) == bytes;
+}
+
+bool TapeNode::is_foreign() const {
+  const auto storage = weak.lock();
+  return external && storage && !storage->resizable();
 }
 
 bool TapeNode::is_unwritten() const {
@@ -127,111 +114,9 @@ void Rebuild::keep_original(TapeNode& n) {
   users.push_back(n.weak_from_this());
 }
 
-int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
-  if (has_codes(n)) return n.coded_bytes;
-  const bool shared = n.memory ? n.memory.use_count() > 1 : original(n) != nullptr;
-  return shared ? 0 : n.bytes;
-}
-
-bool is_read_in_parts(const Geometry& as, const TapeNode& n) {
-  return parts_of(as.type) == parts_of(n.geometry.type);
-}
-
-bool Rebuild::is_steady(const TapeNode& n) const {
-  return !options_.rounds || n.free || n.exact || n.bytes <= options_.least ||
-         !at::isFloatingType(parts_of(n.geometry.type));
-}
-
-bool Rebuild::has_codes(const TapeNode& n) const {
-  return n.coded_bytes >= 0 && !(n.exact && n.how.content() == Content::kRounded);
-}
-
-bool Rebuild::needs_exact(const TapeNode& n, const Record& record) const {
-  const auto other_bits = [](const Record::Input& input) {
-    return !is_read_in_parts(input.geometry, *input.node);
-  };
-  return options_.rounds &&
-         (n.exact || n.strict || !record.smooth || !at::isFloatingType(parts_of(n.geometry.type)) ||
-          std::ranges::any_of(record.inputs, other_bits));
-}
-
-Roots Rebuild::roots_of(const TapeNode& n) const {
-  if (n.count > 0 && n.mode == TapeNode::Mode::kRecipe) return n.roots;
-  return is_steady(n) ? Roots() : Roots{&n};
-}
-
-// The nodes to hold so that the inputs of its operation can be made.
-Rebuild::Choice Rebuild::inputs_of(const TapeNode& n, const Record& record, Memo& memo, int depth) {
-  const Within exact(exact_, exact_ || needs_exact(n, record));
-  Choice sum{.possible = true, .work = static_cast<double>(record.traffic)};
-  for (const Record::Input& input : record.inputs) {
-    const Choice one = best(*input.node, memo, depth + 1);
-    if (!one.possible) return {};
-    sum.work += one.work;
-    add(sum.roots, one.roots);
-    for (TapeNode* const held : one.held) {
-      if (std::ranges::find(sum.held, held) != sum.held.end()) continue;
-      sum.held.push_back(held);
-      sum.bytes += bytes_to_hold(*held);
-    }
-  }
-  return sum;
-}
-
-bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& choice) const {
-  const double moved = options_.gain * static_cast<double>(record.traffic);
-  return choice.possible &&
-         (letting_go_ || choice.work <= options_.most_work * static_cast<double>(n.bytes)) &&
-         static_cast<double>(choice.bytes) + moved < static_cast<double>(bytes_to_hold(n));
-}
-
-// The nodes to hold so that this one can be made.
-Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
-  if (n.free) return {.possible = n.is_there()};
-  if (n.count > 0) {
-    // If the unneeded part of its storage was overwritten, only the needed part is this node's.
-    const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
-                       (n.own ? !n.partial : n.is_there() && !is_foreign(n));
-    Roots roots = roots_of(n);
-    return {.possible = whole && (!exact_ || roots.empty()),
-            .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0,
-            .roots = std::move(roots)};
-  }
-  if (const auto known = memo[exact_].find(&n); known != memo[exact_].end()) return known->second;
-  Choice choice;
-  const bool copied = (n.leaf || n.bytes <= options_.least) && !is_foreign(n);
-  if (n.is_there() && (!n.external || copied) && (!exact_ || is_steady(n))) {
-    choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}, .roots = roots_of(n)};
-  }
-  if (may_run(n.record) && !n.pinned && depth < kFarthest &&
-      (n.bytes > options_.least || !choice.possible)) {
-    const Choice again = inputs_of(n, *n.record, memo, depth);
-    const bool affordable =
-        again.possible &&
-        (letting_go_ || again.work <= options_.most_work * static_cast<double>(n.bytes));
-    if (choice.possible ? is_worth(n, *n.record, again) && is_near(again) : affordable) {
-      choice = again;
-    }
-  }
-  memo[exact_].emplace(&n, choice);
-  return choice;
-}
-
-std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n,
-                                             const std::shared_ptr<const Record>& record,
-                                             Need need) {
-  if (n.count > 0 && (need == Need::kNear || roots_of(n).empty())) return 0;
-  if (n.count > 0 || !may_run(record) || n.pinned) return std::nullopt;
-  const Within exact(exact_, options_.rounds && need != Need::kNear);
-  Memo memo;
-  const Choice again = inputs_of(n, *record, memo, 0);
-  if (!is_worth(n, *record, again) || !is_near(again)) return std::nullopt;
-  return again.bytes;
-}
-
 // Holds the node in the form that its readers need now, codes or another.
 void Rebuild::hold_again(TapeNode& n) {
-  row_ = n.row;
+  const Within row(row_, n.row);
   if (n.mode == TapeNode::Mode::kRecipe) {
     release_inputs(n);
   } else {
@@ -259,14 +144,12 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need ne
     n.row = row_;
   }
   if (options_.rounds && !n.free) {
+    const bool recipe = n.mode == TapeNode::Mode::kRecipe && !n.roots.empty();
+    if (recipe && need == Need::kExact) make_exact(n);
     n.exact |= need == Need::kExact;
     n.strict |= need != Need::kNear;
-    const bool again = n.mode == TapeNode::Mode::kRecipe
-                           ? (need == Need::kExact || need == Need::kSigns) && !n.roots.empty()
-                           : n.mode == TapeNode::Mode::kHeld && n.codes.defined() != has_codes(n);
-    if (n.count > 0 && again) {
-      hold_again(n);
-    }
+    const bool coded = n.mode == TapeNode::Mode::kHeld && n.codes.defined() != has_codes(n);
+    if (coded || (recipe && need == Need::kSigns)) hold_again(n);
   }
   ++n.handles;
   if (n.external && n.count == 0) {
@@ -277,21 +160,30 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need ne
   }
 }
 
-// Makes the node exact: recipes made before take rounded values of it.
-void Rebuild::hold_exactly(TapeNode& n) {
-  if (roots_of(n).empty()) return;
-  if (n.mode == TapeNode::Mode::kRecipe) {
-    for (const Record::Input& input : n.record->inputs) hold_exactly(*input.node);
-    n.roots.clear();
+void Rebuild::make_exact(TapeNode& n) {
+  if (n.free || roots_of(n).empty()) return;
+  const Within exact(exact_, true);
+  const Within row(row_, n.row);
+  Memo memo;
+  const Choice choice = best(n, memo, 0);
+  TORCH_INTERNAL_ASSERT(choice.possible, "a rounded tensor is neither there nor can be rebuilt");
+  const bool recipe = n.mode == TapeNode::Mode::kRecipe;
+  if (choice.holds(n)) {
+    n.exact = true;
+    if (recipe || n.codes.defined()) hold_again(n);
     return;
   }
-  n.exact = true;
-  if (n.codes.defined()) hold_again(n);
+  if (!recipe) {
+    rows_[n.row].stored -= n.held_bytes;
+    drop(n);
+  }
+  make_recipe(n);
+  if (recipe) release_inputs(n);  // of the recipe before
 }
 
 void Rebuild::retain(TapeNode& n) {
   if (++n.count > 1) {
-    if (exact_) hold_exactly(n);
+    if (exact_) make_exact(n);
     return;
   }
   if (n.free) {
@@ -304,7 +196,8 @@ void Rebuild::retain(TapeNode& n) {
   n.count = 1;
   TORCH_INTERNAL_ASSERT(choice.possible, "a saved tensor is neither there nor can be rebuilt");
   if (!n.saved) n.row = row_;
-  if ((choice.held.size() == 1 && choice.held[0] == &n) || spans_much(n, choice)) {
+  if (choice.holds(n) || spans_much(n, choice)) {
+    n.exact |= exact_ && !is_steady(n);
     hold(n);
   } else {
     make_recipe(n);
@@ -320,7 +213,7 @@ void Rebuild::make_recipe(TapeNode& n) {
   const Within exact(exact_, exact_ || needs_exact(n, *n.record));
   for (const Record::Input& input : n.record->inputs) {
     retain(*input.node);
-    add(n.roots, roots_of(*input.node));
+    add_roots(n.roots, roots_of(*input.node));
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
     if (input.node->bytes == n.bytes) part_channels(*input.node, n.channels);
   }
@@ -360,13 +253,14 @@ void Rebuild::encode(TapeNode& n) {
   RECORD_USER_SCOPE(kCodecScope);
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
   const CodeRows& c = n.channels;
-  const Geometry memory =
-      c.rows > 1 ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
-                 : Geometry::flat(n.coded, elements);
-  const at::Tensor flat = view_of(c10::Storage(n.weak.lock()), memory);
   const bool rounds = n.how.content() == Content::kRounded;
+  const Geometry rows =
+      rounds && c.rows > 1
+          ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
+          : Geometry{n.coded, {elements / n.coded_row, n.coded_row}, {n.coded_row, 1}, 0};
+  const at::Tensor t = view_of(c10::Storage(n.weak.lock()), rows);
   try {
-    n.codes = n.how.codec()->encode(flat, derive(options_.noise, n.row));
+    n.codes = n.codec->encode(t, derive(options_.noise, n.row));
     if (n.codes.settle) n.codes.settle();
   } catch (...) {  // other readers have it as it was
     n.codes = {};
@@ -374,7 +268,7 @@ void Rebuild::encode(TapeNode& n) {
     keep_original(n);
     throw;
   }
-  if (rounds && flat.is_cpu() && lost_a_value(n.codes)) {
+  if (rounds && t.is_cpu() && lost_a_value(n.codes)) {
     n.codes = {};
     n.exact = true;
   }
@@ -418,22 +312,8 @@ void Rebuild::release_followers(TapeNode& anchor) {
   }
 }
 
-void Rebuild::decide_again(TapeNode& n) {
-  if (n.count == 0 || n.mode != TapeNode::Mode::kHeld || !n.record || n.record->heavy || n.pinned ||
-      closed_ || n.bytes <= options_.least) {
-    return;
-  }
-  const Within cheap(letting_go_, false);
-  Memo memo;
-  const Choice again = inputs_of(n, *n.record, memo, 0);
-  // At most one root: tensors rebuilt from n then add up no more rounding errors than before.
-  if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again)) {
-    let_go(n);
-  }
-}
-
 void Rebuild::let_go(TapeNode& n) {
-  row_ = n.row;
+  const Within row(row_, n.row);
   rows_[n.row].stored -= n.held_bytes;
   drop(n);
   make_recipe(n);

@@ -63,8 +63,9 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) cons
   };
   int64_t sum = stays(n) ? n.bytes : 0;
   const auto visit = [&](const TapeNode& m, bool made_of_it) {
-    const bool unneeded = m.count == 0 && !m.free && m.record &&
-                          std::ranges::find(choice.held, &m) == choice.held.end();
+    const bool unneeded =
+        m.count == 0 && !m.free && m.record &&
+        std::ranges::find(choice.held, &m, &Choice::Held::first) == choice.held.end();
     if (m.mode != TapeNode::Mode::kRecipe && !(unneeded && !made_of_it)) return;
     if (!seen.insert(&m).second) return;
     if (stays(m)) sum += m.bytes;

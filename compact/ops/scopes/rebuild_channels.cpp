@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rebuild's part that keeps channels apart in codes.
+// Rebuild's part that chooses which elements share scales of codes: of a row, or of a channel.
 #include <algorithm>
 
+#include "compact/base/text.h"
 #include "compact/ops/scopes/rebuild_impl.h"
 
 namespace compact {
@@ -21,13 +22,22 @@ std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int6
   return std::nullopt;
 }
 
+void Rebuild::choose_codec(TapeNode& n) {
+  const bool rounds = n.how.content() == Content::kRounded, apart = rounds && n.channels.rows > 1;
+  CodecPtr& codec = codecs_[cat(apart ? "channels " : rounds ? "rows " : "", n.how.text())];
+  if (!codec) codec = (apart ? n.how.by_channels() : rounds ? n.how.by_rows() : n.how).codec();
+  n.codec = codec;
+  const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
+  n.coded_bytes = (apart ? codec->bytes(n.channels.rows, n.channels.length(), n.coded)
+                         : codec->bytes(elements / n.coded_row, n.coded_row, n.coded))
+                      .value_or(n.bytes);
+}
+
 void Rebuild::part_channels(TapeNode& n, const CodeRows& channels) {
   if (channels.rows <= std::max<int64_t>(1, n.channels.rows)) return;
   n.channels = channels;
   if (n.coded_bytes >= 0 && n.how.content() == Content::kRounded) {
-    n.how = n.how.by_channels();
-    n.coded_bytes =
-        n.how.codec()->bytes(channels.rows, channels.length(), n.coded).value_or(n.bytes);
+    choose_codec(n);
     if (n.codes.defined()) hold_again(n);
   }
   if (n.mode != TapeNode::Mode::kRecipe) return;

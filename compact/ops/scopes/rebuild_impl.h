@@ -75,6 +75,7 @@ struct Record {
 
 // The contents that one is rebuilt from and that are rounded, or may be rounded later on.
 using Roots = c10::SmallVector<const TapeNode*, 2>;
+void add_roots(Roots& all, const Roots& more);
 
 // How a reader needs a saved tensor.
 enum class Need : uint8_t {
@@ -91,6 +92,8 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   TapeNode(const at::Tensor& t, uint64_t call);
   // Whether its storage lives and has this content.
   bool is_there() const;
+  // Memory of NumPy and the like, which is written unseen at any time.
+  bool is_foreign() const;
   // Whether it was made with grad mode off, as in an autograd function of C++.
   bool is_of_function() const { return record && !record->grad_mode; }
   // Tensors that do not share a version may share a storage. Every one that is seen is watched.
@@ -136,8 +139,10 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool own = false;                     // `memory` is a copy of ours
   bool partial = false;                 // `memory` has been written beside what recipes read of it
   Encoded codes;                        // or it is held so
-  Treatment how;                        // codecs, where it is saved as flat elements of `coded`
-  at::ScalarType coded = at::kByte;
+  Treatment how;                        // codecs, where it is saved
+  CodecPtr codec;                       // for rows of `coded_row` elements, or for `channels`
+  at::ScalarType coded = at::kByte;     // the type of the elements that are encoded
+  int64_t coded_row = 0;
   int64_t coded_bytes = -1, held_bytes = 0;
   CodeRows channels;  // where there are several: those that a reader divides by scales of their own
   double work = 0;    // bytes to move while it is rebuilt; what several read counts for each
@@ -205,7 +210,11 @@ class Rebuild {
   // No group of codes of the node, or of what of its size it is rebuilt from, has values of two of
   // these channels from now on.
   void part_channels(TapeNode& n, const CodeRows& channels);
+  // Sets codec and coded_bytes of a node by its how, coded, coded_row and channels.
+  void choose_codec(TapeNode& n);
   Roots roots_of(const TapeNode& n) const;
+  // Inputs that are, or may be, rounded.
+  size_t count_unsteady(const Record& record) const;
   // Sets reach, products and sum of a node that a call has made.
   void note_reach(TapeNode& n, const Record& record) const;
   // Where that cuts a long path in two, holds the node, or the sum that it is made from, for good.
@@ -245,8 +254,10 @@ class Rebuild {
     bool possible = false;
     int64_t bytes = 0;
     double work = 0;
-    c10::SmallVector<TapeNode*, 4> held;
+    using Held = std::pair<TapeNode*, int64_t>;  // and the bytes that it takes more than now
+    c10::SmallVector<Held, 4> held;
     Roots roots;
+    bool holds(const TapeNode& n) const { return held.size() == 1 && held[0].first == &n; }
   };
   struct Trash {
     std::vector<std::shared_ptr<HeldStorage>> storages;
@@ -259,16 +270,17 @@ class Rebuild {
   bool may_run(const std::shared_ptr<const Record>& record) const {
     return record && (!record->heavy || letting_go_);
   }
-  // Sets the flag for a while.
+  // Sets a member for a while.
+  template <class T>
   class Within {
    public:
-    Within(bool& flag, bool value) : flag_(flag), before_(std::exchange(flag, value)) {}
-    ~Within() { flag_ = before_; }
+    Within(T& member, T value) : member_(member), before_(std::exchange(member, value)) {}
+    ~Within() { member_ = before_; }
     Within(const Within&) = delete;
 
    private:
-    bool& flag_;
-    bool before_;
+    T& member_;
+    T before_;
   };
   struct Offer {
     double cost = 0;  // work for a byte that is freed
@@ -291,7 +303,8 @@ class Rebuild {
   bool has_codes(const TapeNode& n) const;
   bool is_near(const Choice& choice) const { return choice.roots.size() <= options_.roots; }
   void hold_again(TapeNode& n);
-  void hold_exactly(TapeNode& n);
+  // For a node that is needed and may be rounded.
+  void make_exact(TapeNode& n);
   std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
   std::shared_ptr<HeldStorage> own(c10::Storage storage) const;
   void keep_original(TapeNode& n);
@@ -318,6 +331,7 @@ class Rebuild {
   std::unordered_map<const void*, std::weak_ptr<HeldStorage>> originals_;
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;
+  std::unordered_map<std::string, CodecPtr> codecs_;  // by rows or channels, and treatment
   size_t row_ = 0;  // of what is being saved
   // Under a budget: tensors that each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;

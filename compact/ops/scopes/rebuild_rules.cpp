@@ -75,13 +75,12 @@ constexpr std::string_view kAgain[] = {
 static_assert(std::ranges::is_sorted(kAgain));
 
 // Operations whose results have an error as small as that of their arguments. Not here: those that
-// divide by an argument or grow without bound (div, log, exp, rsqrt, pow), comparisons, and choices
-// of places.
+// divide by an argument or grow without bound (div, log, exp, rsqrt, pow, softmax), comparisons,
+// and choices of places.
 constexpr std::string_view kSmooth[] = {
     "_adaptive_avg_pool2d",
     "_fused_rms_norm",
     "_native_batch_norm_legit",
-    "_softmax",
     "_to_copy",
     "_unsafe_index",
     "add",
@@ -144,6 +143,59 @@ constexpr std::string_view kSmooth[] = {
 };
 static_assert(std::ranges::is_sorted(kSmooth));
 
+using Arguments = c10::ArrayRef<const c10::IValue>;
+
+constexpr int64_t kLeastChannel = 128;  // elements of which statistics are made
+
+// Where elements share scales with others of another size, their statistics are less near than they
+// are themselves. A norm of rows, each of which has scales of its own where it is encoded.
+bool is_of_whole_rows(Arguments arguments, size_t) {
+  const at::Tensor& t = arguments[0].toTensor();
+  const int64_t normalized = c10::multiply_integers(arguments[1].toIntVector());
+  const bool whole = !t.is_view() || (t._base().dim() > 0 && t._base().size(-1) == t.size(-1));
+  return normalized >= kLeastRow && t.is_contiguous() && whole;
+}
+
+// A norm of channels that lie in memory one after the other.
+bool is_of_long_channels(Arguments arguments, size_t) {
+  const at::Tensor& t = arguments[0].toTensor();
+  return t.dim() >= 3 && t.is_contiguous() && t.numel() >= kLeastChannel * t.size(1) &&
+         t.numel() >= kLeastRow * t.size(0) * t.size(1);
+}
+
+bool is_of_long_groups(Arguments arguments, size_t) {
+  const at::Tensor& t = arguments[0].toTensor();
+  const int64_t groups = arguments[6].toInt();
+  return t.is_contiguous() && t.numel() >= kLeastChannel * t.size(0) * groups;
+}
+
+// A difference of two rounded tensors loses what they have in common, but not their errors.
+bool takes_from_exact(Arguments, size_t rounded) { return rounded < 2; }
+
+bool is_positive(const c10::IValue& value) {
+  return value.isScalar() && !value.toScalar().isComplex() && value.toScalar().toDouble() >= 0;
+}
+bool is_sum(Arguments arguments, size_t rounded) {
+  return rounded < 2 || is_positive(arguments.back());
+}
+
+struct SmoothWhere {
+  std::string_view name;
+  OpRule::Smooth where;
+};
+constexpr SmoothWhere kSmoothWhere[] = {
+    {"_fused_rms_norm", is_of_whole_rows},
+    {"_native_batch_norm_legit", is_of_long_channels},
+    {"add", is_sum},
+    {"addcmul", is_sum},
+    {"cudnn_batch_norm", is_of_long_channels},
+    {"native_batch_norm", is_of_long_channels},
+    {"native_group_norm", is_of_long_groups},
+    {"native_layer_norm", is_of_whole_rows},
+    {"rsub", takes_from_exact},
+    {"sub", takes_from_exact},
+};
+
 using Kind = OpRule::Heavy::Kind;
 constexpr OpRule::Heavy kHeavy[] = {
     {"aten::mm", Kind::kProduct},
@@ -204,8 +256,10 @@ OpRule make_rule(const c10::OperatorHandle& op) {
     rule.heavy = &*heavy;
   if (name.starts_with(kAten) && !elsewhere) {
     std::string_view own = name.substr(kAten.size());
-    rule.smooth = std::ranges::binary_search(
-        kSmooth, own.ends_with('_') ? own.substr(0, own.size() - 1) : own);
+    const std::string_view made = own.ends_with('_') ? own.substr(0, own.size() - 1) : own;
+    rule.smooth = std::ranges::binary_search(kSmooth, made);
+    const auto where = std::ranges::find(kSmoothWhere, made, &SmoothWhere::name);
+    if (where != std::end(kSmoothWhere)) rule.smooth_where = where->where;
     if (std::ranges::binary_search(kMakesTwoValues, own)) {
       rule.two_values = OpRule::TwoValues::kMakes;
     } else if (std::ranges::binary_search(kKeepsTwoValues, own)) {
@@ -233,6 +287,10 @@ std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> argument
   if (t.scalar_type() == at::kBFloat16) return static_cast<c10::BFloat16>(scale);
   if (t.scalar_type() == at::kHalf) return static_cast<c10::Half>(scale);
   return scale;
+}
+
+bool is_smooth(const OpRule& rule, Arguments arguments, size_t rounded) {
+  return rule.smooth && (!rule.smooth_where || rule.smooth_where(arguments, rounded));
 }
 
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {

@@ -19,8 +19,11 @@ struct OpRule {
   bool cast_on_cpu = false, cast_on_cuda = false;  // there autocast makes it a composite
   bool again = false;                              // may run again
   // Its result changes by as little as its arguments do, of which those that are rounded are
-  // floats.
+  // floats: where `smooth_where` (null: always) says so of the arguments and of how many of them
+  // are rounded.
   bool smooth = false;
+  using Smooth = bool (*)(c10::ArrayRef<const c10::IValue> arguments, size_t rounded);
+  Smooth smooth_where = nullptr;
   // A product, convolution or attention, which may run again under a budget.
   struct Heavy {
     const char* name;
@@ -43,6 +46,12 @@ struct OpRule {
   };
   const Statistics* statistics = nullptr;
 };
+
+// Elements of the innermost dimensions that codes of a tensor have a scale for, or several.
+inline constexpr int64_t kLeastRow = 64;
+
+// Whether it may run again on rounded values.
+bool is_smooth(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments, size_t rounded);
 
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);

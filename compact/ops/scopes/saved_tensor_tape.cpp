@@ -10,6 +10,14 @@
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 namespace compact {
+namespace {
+
+// Whether it is fewer than one in 16 elements of what was made, as a class token.
+bool is_small_part(const at::Tensor& t) {
+  return 16 * t.numel() * t.element_size() < static_cast<int64_t>(t.storage().nbytes());
+}
+
+}  // namespace
 
 void SavedTensorStore::start_tape() {
   stop_tape();
@@ -94,6 +102,8 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
                 "` = ", how.text(),
                 " beside `slot role:cheap = recompute`: a tensor that others are rebuilt from is "
                 "encoded as it lies in memory, without its shape");
+  // It has codes of its own: those of the whole would be held for it.
+  if (policy_.rounds() && held.reads == Reads::kNear && is_small_part(t)) return nullptr;
   OpTape::Saving saving{.row = saved_.size()};
   if (rounds) {
     saving.need = held.reads == Reads::kNearBeside ? Need::kBeside : Need::kNear;
