@@ -150,7 +150,7 @@ class HeadNormStage final : public Stage {
                        gfactor = gradient_like(factor, b.want_parameters[part]);
       normalize_backward(g, x, factor, (*b.extras)[part], {}, g, gfactor);
       b.gparameters[part] = as_weight(gfactor, weight);
-      part_of(gx, part).copy_(g.view(part_of(gx, part).sizes()));
+      if (!g.is_alias_of(gx)) part_of(gx, part).copy_(g.view(part_of(gx, part).sizes()));
     }
     return b.want_input ? b.plus_residual(std::move(gx)) : at::Tensor();
   }
