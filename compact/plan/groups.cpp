@@ -99,7 +99,7 @@ SegmentGroups::SegmentGroups(const StepRequest& request) {
   set_head(head ? head->weight : at::Tensor(), batch.target.numel());
   const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
                        const SegmentPass& pass) {
-    add(segment_info(s, x, weights, {}, network->parameters_of(s)),
+    add(segment_info(s, x, weights, {.ranges = pass.ranges}, network->parameters_of(s)),
         {.segment = {network, &s},
          .input = x.detach(),
          .input_gradient = x.requires_grad(),

@@ -108,7 +108,7 @@ TEST(Packing, PlansForTheLongestSampleAndFullRows) {
 TEST(Packing, CountsSamplesThatAreCut) {
   const TemporaryFolder folder;
   TrainConfig c = packed_prompts(folder.path(), "run");
-  c.block_size = 20;
+  c.block_size = 16;
   c.max_steps = 1;
   EXPECT_THAT(ran(c), HasSubstr(" cut, validation 8"));
   EXPECT_GT(results_of(c)["packing/samples_cut"], 0);
@@ -132,6 +132,7 @@ TEST(Packing, OtherTasksSayThatTheyDoNotReadIt) {
   TrainConfig c = language_run(folder.path(), "run");
   c.packing = true;
   c.max_steps = 1;
+  c.warmup_steps = 0;
   EXPECT_THAT(ran(c), HasSubstr("--packing takes no effect: it is for prompt-completion"));
 }
 

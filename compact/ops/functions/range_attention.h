@@ -18,7 +18,7 @@ namespace compact {
 // end) with begin < end <= length and row < batch, in order and without a token in two of them.
 void check_ranges(const at::Tensor& ranges, int64_t batch, int64_t length);
 
-// The host's tensor of them; its memory counts as no step's, whatever the device.
+// Ranges as a tensor on the CPU, whose memory is not counted: plans and steps have the same.
 at::Tensor ranges_tensor(std::vector<std::array<int64_t, 3>> ranges);
 // The ranges in part of a batch: in rows [from, from + count) (dim 0) or so many tokens of every row
 // (dim 1), numbered from there on. A range that lies across a border is cut.
@@ -29,7 +29,7 @@ at::Tensor places_in_ranges(const at::Tensor& ranges, const at::Tensor& like);
 // they are.
 void for_ranges(const at::Tensor& ranges, const at::Tensor& t,
                 FunctionRef<void(const at::Tensor&, int64_t length)> one);
-// Scores of a head: those of all tokens of a range, of at most `most` keys for each.
+// How many scores a head has in all ranges, with at most `most` keys for each token.
 int64_t scores_of_ranges(const at::Tensor& ranges, int64_t most);
 
 // One sequence's attention, the range of this number: q, k, v as for attention_forward.
