@@ -441,7 +441,7 @@ def test_an_interrupted_call_leaves_nothing_half_and_goes_on(tmp_path, monkeypat
     os.close(job._lock)
 
 
-LONG_MIB, BOUND_MIB = 320, 80
+LONG_MIB, BOUND_MIB = 256, 80
 
 
 def test_a_file_larger_than_memory_is_streamed(tmp_path):

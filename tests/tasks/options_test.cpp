@@ -49,7 +49,8 @@ TEST(OptionTables, TokenizersAreThoseThereAre) {
   std::vector<std::string> of_files = names_of(tokenizers());
   ASSERT_EQ(of_files.front(), "bytes");
   of_files.erase(of_files.begin());
-  EXPECT_EQ(values_of(option("tokenizer")), "bytes, {" + joined(of_files, ",") + "}:file=PATH");
+  EXPECT_EQ(values_of(option("tokenizer")),
+            "DIR, bytes, {" + joined(of_files, ",") + "}:file=PATH");
 }
 
 TEST(OptionTables, AllowNamesWhatAPlanMayGiveUp) {
