@@ -129,7 +129,7 @@ class QLora(InFolder):
                     row = re.search(r"^  peak +([\d,]+) +([\d,]+) +([+-]\d+)$", table, re.M)
                     if row:
                         planned, measured = (int(row[i].replace(",", "")) for i in (1, 2))
-                        self.assertLessEqual(abs(measured - planned), 2**14 if dtype == "bfloat16" else 0, table)
+                        self.assertLessEqual(abs(measured - planned), 0 if dtype == "float32" and preset != "gact-l1" else 2**14, table)
                     self.assertFalse((self.folder / out / "model.safetensors").exists())
 
     def test_resumed_is_uninterrupted(self):
