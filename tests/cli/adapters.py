@@ -165,7 +165,7 @@ class Adapters(InFolder):
             self.assertIn(key, said)
         bare = self.folder / "bare"  # names without `transformer.`, as on the hub
         transformers.GPT2LMHeadModel.from_pretrained(base).transformer.save_pretrained(bare)
-        self.assertIn("h.0.attn.c_attn.weight", load_file(bare / "model.safetensors"))
+        self.assertIn("h.0.attn.c_attn.weight", tensor_files.load_file(bare / "model.safetensors"))
         self.done("merge", f"--base_model={bare}", "--model_name_or_path=plain", "--output_dir=under/whole")
         got = dict(transformers.GPT2LMHeadModel.from_pretrained(self.folder / "under/whole").named_parameters())
         for name, parameter in want.named_parameters():

@@ -10,7 +10,7 @@ import unittest
 
 from _program import EXAMPLES, PROGRAM, SOURCE, InFolder, environment, hugging_face, run
 
-torch, transformers, tokenizers, _ = hugging_face("tokenizers", "datasets")
+torch, transformers, tokenizers, datasets = hugging_face("tokenizers", "datasets")
 os.environ["VIRTUAL_ENV"] = sys.prefix  # whose Python the program calls
 LINES = [line for line in (EXAMPLES / "hard-times.txt").read_text().split("\n") if line][:400]
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
