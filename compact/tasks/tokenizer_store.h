@@ -29,7 +29,8 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
 // InputError where there is none, or a file is not valid.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
-// The tokenizer that --tokenizer names: a spec, or a folder of a tokenizer or of `python -m compact.prepare`.
+// The tokenizer that --tokenizer names: a spec, or a folder of a tokenizer or of `python -m
+// compact.prepare`.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec_or_folder);
 
 }  // namespace compact

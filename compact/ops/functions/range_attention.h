@@ -20,8 +20,8 @@ void check_ranges(const at::Tensor& ranges, int64_t batch, int64_t length);
 
 // Ranges as a tensor on the CPU, whose memory is not counted: plans and steps have the same.
 at::Tensor ranges_tensor(std::vector<std::array<int64_t, 3>> ranges);
-// The ranges in part of a batch: in rows [from, from + count) (dim 0) or so many tokens of every row
-// (dim 1), numbered from there on. A range that lies across a border is cut.
+// The ranges in part of a batch: in rows [from, from + count) (dim 0) or so many tokens of every
+// row (dim 1), numbered from there on. A range that lies across a border is cut.
 at::Tensor part_of_ranges(const at::Tensor& ranges, int64_t dim, int64_t from, int64_t count);
 // int64 [batch, length] on `like`'s device: a token's number in its range, in none its place.
 at::Tensor places_in_ranges(const at::Tensor& ranges, const at::Tensor& like);

@@ -332,7 +332,7 @@ class Rebuild {
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;
   std::unordered_map<std::string, CodecPtr> codecs_;  // by rows or channels, and treatment
-  size_t row_ = 0;  // of what is being saved
+  size_t row_ = 0;                                    // of what is being saved
   // Under a budget: tensors that each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;
   int64_t budget_ = 0, span_ = 0, most_span_ = 0, freeing_ = 0;
