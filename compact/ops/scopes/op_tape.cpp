@@ -440,7 +440,7 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
     const bool rounds = how.codes.content() == Content::kRounded;
     if (how.by_channels && need == how.need) {
       const auto channels = channels_of(t, *n, n->bytes / static_cast<int64_t>(t.element_size()));
-      if (channels) {
+      if (channels && rebuild_->can_part(*n, channels->rows)) {
         rebuild_->part_channels(*n, *channels);
       } else {
         need = Need::kExact;

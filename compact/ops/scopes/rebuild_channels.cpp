@@ -7,6 +7,8 @@
 
 namespace compact {
 
+constexpr int kPartDepth = 8;  // operations between a tensor and those that can_part() looks at
+
 std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int64_t elements) {
   if (t.is_non_overlapping_and_dense() && t.numel() == elements) {
     return rows_of(t, Along::kChannels);
@@ -24,8 +26,9 @@ std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int6
 
 void Rebuild::choose_codec(TapeNode& n) {
   const bool rounds = n.how.content() == Content::kRounded, apart = rounds && n.channels.rows > 1;
-  CodecPtr& codec = codecs_[cat(apart ? "channels " : rounds ? "rows " : "", n.how.text())];
-  if (!codec) codec = (apart ? n.how.by_channels() : rounds ? n.how.by_rows() : n.how).codec();
+  if (apart) n.how = n.how.by_channels();
+  CodecPtr& codec = codecs_[cat(rounds && !apart ? "rows " : "", n.how.text())];
+  if (!codec) codec = (rounds && !apart ? n.how.by_rows() : n.how).codec();
   n.codec = codec;
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
   n.coded_bytes = (apart ? codec->bytes(n.channels.rows, n.channels.length(), n.coded)
@@ -33,8 +36,18 @@ void Rebuild::choose_codec(TapeNode& n) {
                       .value_or(n.bytes);
 }
 
+bool Rebuild::can_part(const TapeNode& n, int64_t channels, int depth) const {
+  if (channels <= std::max<int64_t>(1, n.channels.rows)) return true;
+  if (n.codes.defined()) return n.is_there();
+  if ((n.count > 0 && n.mode == TapeNode::Mode::kHeld) || !may_run(n.record)) return true;
+  return depth < kPartDepth && std::ranges::all_of(n.record->inputs, [&](const Record::Input& i) {
+           return i.node->bytes != n.bytes || can_part(*i.node, channels, depth + 1);
+         });
+}
+
 void Rebuild::part_channels(TapeNode& n, const CodeRows& channels) {
   if (channels.rows <= std::max<int64_t>(1, n.channels.rows)) return;
+  if (n.codes.defined() && !n.is_there()) return;
   n.channels = channels;
   if (n.coded_bytes >= 0 && n.how.content() == Content::kRounded) {
     choose_codec(n);

@@ -147,7 +147,10 @@ void Rebuild::decide_again(TapeNode& n) {
   Memo memo;
   const Choice again = inputs_of(n, *n.record, memo, 0);
   // Tensors rebuilt from it have no more errors then.
-  if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again)) {
+  const bool apart = std::ranges::all_of(n.record->inputs, [&](const Record::Input& input) {
+    return input.node->bytes != n.bytes || can_part(*input.node, n.channels.rows);
+  });
+  if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again) && apart) {
     let_go(n);
   }
 }

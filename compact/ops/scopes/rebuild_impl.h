@@ -207,6 +207,8 @@ class Rebuild {
   const RebuildOptions& options() const { return options_; }
   // A tensor of the node was saved by a call; `whole`: hold it in any case.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
+  // Whether the values are there that part_channels() would encode again.
+  bool can_part(const TapeNode& n, int64_t channels, int depth = 0) const;
   // No group of codes of the node, or of what of its size it is rebuilt from, has values of two of
   // these channels from now on.
   void part_channels(TapeNode& n, const CodeRows& channels);
