@@ -10,7 +10,7 @@ lanes=(tests wheel format docs compilers fuzz cuda quick-start older)
 declare -A lane_inputs=(
   [fuzz]="fuzz presets examples compact/base compact/codecs compact/config compact/data compact/io
     compact/json compact/kernels compact/models compact/networks compact/ops compact/optim compact/parallel
-    compact/train/run_state_json.cpp compact/train/run_state_json.h scripts/fuzz.sh"
+    compact/tasks/nf4_folder.cpp compact/tasks/nf4_folder.h compact/train/run_state_json.cpp compact/train/run_state_json.h scripts/fuzz.sh"
   [cuda]="compact/base compact/kernels tests/kernels scripts/kernel_resources.py"
   [compilers]="bench/CMakeLists.txt bench/*.cpp bench/*.h bench/rivals/*.cpp compact presets tests/CMakeLists.txt tests/*.h tests/*/*.txt
     tests/*/*.cpp tests/*/*.h scripts/compilers.sh scripts/syntax.py"

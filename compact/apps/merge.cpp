@@ -55,6 +55,7 @@ void merge(const std::string& from, const std::string& given_base, const std::st
   weights.verify();
   nlohmann::json config = read_json(fs::path(base) / "config.json");
   ConfigKeys(config, base + "/config.json").refuse_quantized(/*but_bitsandbytes=*/true);
+  read_in_nf4(base);            // refuses other codes
   config.erase(kQuantization);  // the model is whole
   const std::optional<ReadInNf4> how = read_in_nf4(from);
   // A run of ours keeps beside its adapters all that goes along; peft what its user saved.

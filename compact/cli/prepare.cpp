@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "compact/apps/python_prepare.h"
@@ -40,14 +41,16 @@ std::vector<std::string> values_of(const std::string& flag,
 
 // Why the arguments are for `python -m compact.prepare`; empty: all is read here.
 std::string beyond_this(const std::vector<std::string>& arguments) {
+  const auto is_empty = [](const std::string& a) { return a.empty() || a.ends_with('='); };
+  if (std::ranges::any_of(arguments, is_empty)) return "";  // the flags refuse it
   for (const char* const flag : {"--data", "--turns"}) {
     if (!values_of(flag, arguments).empty()) return flag;
   }
   const std::vector<std::string> inputs = values_of("--input", arguments);
   for (const std::string& input : inputs) {
     const std::string_view name = without_compression(input);
-    if (!name.ends_with(".txt") && !name.ends_with(".jsonl") && !is_folder(input)) {
-      return cat("--input ", input);
+    for (const char* const kind : {".json", ".csv", ".tsv", ".parquet", ".arrow"}) {
+      if (name.ends_with(kind)) return cat("--input ", input);
     }
     if (!name.ends_with(".jsonl") || !is_file(input)) continue;
     if (!values_of("--field", arguments).empty()) continue;

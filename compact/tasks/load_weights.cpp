@@ -158,7 +158,7 @@ LoadedWeights load(Network& model, const std::string& folder, const std::optiona
     const std::string found =
         model.found_name(name, [&](const std::string& n) { return weights.contains(n); });
     // A head for other classes is initialised as well.
-    if (model.may_be_new(name) &&
+    if (model.may_be_new(name) && !has_nf4(weights, found) &&
         (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
       result.fresh.push_back(name);
     } else {

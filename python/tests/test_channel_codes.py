@@ -91,6 +91,51 @@ def test_gradients_are_near_however_channels_differ(between, layout, bits, rebui
         assert distance({name: ours[name]}, {name: gradient}) < BOUND[bits], name
 
 
+class Between(nn.Module):
+    """A convolution whose channels differ in size and functions of its maps, which no name keeps alive."""
+
+    def __init__(self, function, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(0)
+        self.product, self.function = nn.Conv2d(8, CHANNELS, 3, padding=1).to(dtype), function
+        with torch.no_grad():
+            self.product.weight.mul_(torch.exp(SPREAD * torch.randn(CHANNELS)).view(-1, 1, 1, 1))
+        self.factor = nn.Parameter(torch.randn(BATCH, CHANNELS, SIDE, SIDE), requires_grad=False)
+
+    def forward(self, x):
+        return self.function(self.product(x), self.factor)
+
+
+def norm(y):
+    return F.batch_norm(y, None, None, None, None, True)
+
+
+@pytest.mark.parametrize(("function", "dtype"), [
+    (lambda y, f: (norm(F.silu(y)) * f).sum(), torch.float32),
+    (lambda y, f: (norm(F.gelu(y).contiguous(memory_format=torch.channels_last)) * f).sum(), torch.float32),
+    (lambda y, f: (norm(F.gelu(y).permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)) * f).sum(), torch.float32),
+    (lambda y, f: 1e-3 * F.silu(y).float().sum() + (norm(y[:, :16].float()) * f[:, :16]).sum(), torch.bfloat16),
+    (lambda y, f: (norm(y[:, :16].float()) * f[:, :16]).sum() + 1e-3 * F.silu(y).float().sum(), torch.bfloat16),
+    (lambda y, f: 1e-4 * F.gelu(y).float().sum() + (norm(y.view(BATCH, CHANNELS, 2, -1).sum(2, dtype=torch.float32)) * f[:, :, :6].flatten(2)).sum(), torch.bfloat16),
+])  # fmt: skip
+@pytest.mark.parametrize("alive", [False, True])
+def test_operations_that_change_the_layout(function, dtype, alive):
+    """No batch norm reads a tensor that is rebuilt from codes of other rows, or from codes whose values are gone."""
+    known = []
+    model = Between((lambda y, f: (known.append(y.detach()), function(y, f))[1]) if alive else function, dtype)
+    x = torch.randn(BATCH, 8, SIDE, SIDE, generator=torch.Generator().manual_seed(2)).to(dtype)
+    grads = []
+    for policy in (None, "slot * = quantize:bits=8" + REBUILT):
+        with compact.saved_tensors(policy, model=model, least_elements=16) if policy else contextlib.nullcontext():
+            loss = model(x)
+        model.product.weight.grad = None
+        loss.backward()
+        grads.append(model.product.weight.grad.float())
+        known.clear()
+    error = ((grads[1] - grads[0]).norm() / grads[0].norm()).item()
+    assert error < 1.5 * BOUND[8], error
+
+
 @pytest.mark.parametrize("layout", ["nchw", "channels_last", "rows"])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_bytes_are_those_of_whole_rows_of_channels(layout, bits):

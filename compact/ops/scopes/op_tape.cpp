@@ -424,7 +424,7 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
   }
   TapeNodePtr n = node_of(t);
   if (n->stream != stream_of(t.device())) return std::nullopt;
-  const bool whole = how.whole || (how.outside && n->is_of_function());
+  bool whole = how.whole || (how.outside && n->is_of_function());
   if (how.limit) {
     const std::optional<int64_t> needed = rebuild_->recipe_bytes(*n, record_of(*n), how.need);
     if (!needed || *needed >= *how.limit) {
@@ -440,8 +440,10 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, const Saving& how
     const bool rounds = how.codes.content() == Content::kRounded;
     if (how.by_channels && need == how.need) {
       const auto channels = channels_of(t, *n, n->bytes / static_cast<int64_t>(t.element_size()));
-      if (channels && rebuild_->can_part(*n, channels->rows)) {
+      const bool can = channels && rebuild_->can_part(*n, channels->rows);
+      if (can || (channels && n->count == 0)) {
         rebuild_->part_channels(*n, *channels);
+        whole |= !can;
       } else {
         need = Need::kExact;
       }

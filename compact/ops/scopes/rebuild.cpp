@@ -215,7 +215,7 @@ void Rebuild::make_recipe(TapeNode& n) {
     retain(*input.node);
     add_roots(n.roots, roots_of(*input.node));
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
-    if (input.node->bytes == n.bytes) part_channels(*input.node, n.channels);
+    if (lies_alike(input, n)) part_channels(*input.node, n.channels);
   }
   if (options_.budgeted) span_ = std::max(span_, span_of(n, {}, budget_));
 }

@@ -9,6 +9,12 @@ namespace compact {
 
 constexpr int kPartDepth = 8;  // operations between a tensor and those that can_part() looks at
 
+bool lies_alike(const Record::Input& input, const TapeNode& n) {
+  const Geometry &a = input.geometry, &b = n.geometry;
+  return input.node->bytes == n.bytes && input.node->geometry.type == b.type && a.type == b.type &&
+         a.sizes == b.sizes && a.strides == b.strides && a.offset == b.offset;
+}
+
 std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int64_t elements) {
   if (t.is_non_overlapping_and_dense() && t.numel() == elements) {
     return rows_of(t, Along::kChannels);
@@ -17,7 +23,7 @@ std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int6
   if (t.size(1) < 2 || g.bytes() != n.bytes || g.type != t.scalar_type()) return std::nullopt;
   for (size_t d = 0; d < g.sizes.size(); ++d) {
     const int64_t count = g.sizes[d], apart = g.strides[d];
-    if (count > 1 && apart == t.stride(1)) {
+    if (count >= t.size(1) && apart == t.stride(1)) {
       return CodeRows{.outer = elements / (count * apart), .rows = count, .inner = apart};
     }
   }
@@ -37,11 +43,18 @@ void Rebuild::choose_codec(TapeNode& n) {
 }
 
 bool Rebuild::can_part(const TapeNode& n, int64_t channels, int depth) const {
+  const bool recipe = n.mode == TapeNode::Mode::kRecipe;
   if (channels <= std::max<int64_t>(1, n.channels.rows)) return true;
+  if (is_steady(n) || (recipe && n.count > 0 && n.roots.empty())) return true;
   if (n.codes.defined()) return n.is_there();
-  if ((n.count > 0 && n.mode == TapeNode::Mode::kHeld) || !may_run(n.record)) return true;
-  return depth < kPartDepth && std::ranges::all_of(n.record->inputs, [&](const Record::Input& i) {
-           return i.node->bytes != n.bytes || can_part(*i.node, channels, depth + 1);
+  if ((n.count > 0 && !recipe) || !may_run(n.record)) return true;
+  return can_part_inputs(n, channels, depth);
+}
+
+bool Rebuild::can_part_inputs(const TapeNode& n, int64_t channels, int depth) const {
+  return depth < kPartDepth && std::ranges::all_of(n.record->inputs, [&](const auto& input) {
+           return is_steady(*input.node) ||
+                  (lies_alike(input, n) && can_part(*input.node, channels, depth + 1));
          });
 }
 
@@ -55,7 +68,7 @@ void Rebuild::part_channels(TapeNode& n, const CodeRows& channels) {
   }
   if (n.mode != TapeNode::Mode::kRecipe) return;
   for (const Record::Input& input : n.record->inputs) {
-    if (input.node->bytes == n.bytes) part_channels(*input.node, channels);
+    if (lies_alike(input, n)) part_channels(*input.node, channels);
   }
 }
 

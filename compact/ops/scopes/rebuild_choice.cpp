@@ -147,9 +147,7 @@ void Rebuild::decide_again(TapeNode& n) {
   Memo memo;
   const Choice again = inputs_of(n, *n.record, memo, 0);
   // Tensors rebuilt from it have no more errors then.
-  const bool apart = std::ranges::all_of(n.record->inputs, [&](const Record::Input& input) {
-    return input.node->bytes != n.bytes || can_part(*input.node, n.channels.rows);
-  });
+  const bool apart = n.channels.rows < 2 || can_part_inputs(n, n.channels.rows);
   if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again) && apart) {
     let_go(n);
   }

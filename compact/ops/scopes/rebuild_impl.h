@@ -171,6 +171,9 @@ struct RebuildOptions {
 // Whether elements of these views are the node's, or parts of its complex ones, not other bits.
 bool is_read_in_parts(const Geometry& as, const TapeNode& n);
 
+// Whether each element of the node lies where the element of the input lies that it is made from.
+bool lies_alike(const Record::Input& input, const TapeNode& n);
+
 // Memory in which the second dimension of `t` is one of the whole memory, of so many elements, that
 // the node shows: as rows of that dimension. nullopt: it is not.
 std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int64_t elements);
@@ -209,6 +212,8 @@ class Rebuild {
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
   // Whether the values are there that part_channels() would encode again.
   bool can_part(const TapeNode& n, int64_t channels, int depth = 0) const;
+  // The same for all that the node would be rebuilt from.
+  bool can_part_inputs(const TapeNode& n, int64_t channels, int depth = 0) const;
   // No group of codes of the node, or of what of its size it is rebuilt from, has values of two of
   // these channels from now on.
   void part_channels(TapeNode& n, const CodeRows& channels);

@@ -296,7 +296,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
       // Means over windows are shared only with readers that ask for the same.
       const bool near = known->encoded.windows.size == 0 || known->treatment == held.how;
       if (shape || (near && (beside || content == Content::kRounded))) {
-        if (held.by_channels && known->channels < t.size(1)) {
+        if (held.by_channels && known->encoded.defined() && known->channels < t.size(1)) {
           put_codes(*known, t, known->treatment.by_channels());
         }
         return share(std::move(known));
