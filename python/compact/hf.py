@@ -27,6 +27,7 @@ class Callback(TrainerCallback):
         serve_fused_heads(log_probs_for_trl)
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
+        serve_fused_heads(log_probs_for_trl)  # TRL may have been imported since
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         if getattr(optimizer, "releases", False) and args.max_grad_norm:
             raise ValueError(

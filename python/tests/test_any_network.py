@@ -469,3 +469,27 @@ def test_a_batch_that_was_changed_in_place():
     given["mask"].zero_()
     with pytest.raises(RuntimeError, match="changed in place|modified by an inplace operation"):
         loss.backward()
+
+
+class WritesToItsInput(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = self.a(x)
+        x.mul_(2)
+        return (self.b(x) * y).mean()
+
+
+def test_networks_may_write_to_their_input():
+    """Under autocast a product saves the cast of its input, which PyTorch holds."""
+    x, grads = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)), []
+    for policy in (None, "exact"):
+        torch.manual_seed(0)
+        model = WritesToItsInput() if policy is None else compact.apply(WritesToItsInput(), policy)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x.clone())
+        loss.backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert same(*grads)

@@ -319,3 +319,14 @@ def test_pickles_of_another_version():
         change(changed)
         with pytest.raises(pickle.UnpicklingError, match="another version of the package.*(numbers|older).*state_dict"):
             type(state).__new__(type(state)).__setstate__(changed)
+
+
+def test_a_shallow_copy_of_a_layer_with_modules_of_its_own():
+    model = compact.apply(make("llama"))
+    layer = model.model.layers[0]
+    other = copy.copy(layer)
+    other._modules = other._modules | {"mlp": copy.deepcopy(layer.mlp)}
+    hidden = torch.randn(2, 8, layer.hidden_size)
+    rotary = model.model.rotary_emb(hidden, torch.arange(8)[None])
+    other(hidden, position_embeddings=rotary).sum().backward()
+    assert all(p.grad is not None for p in other.mlp.parameters()) and all(p.grad is None for p in layer.mlp.parameters())

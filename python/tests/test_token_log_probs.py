@@ -322,3 +322,17 @@ def test_a_target_that_is_no_class():
         targets[1, 2] = target
         with pytest.raises(ValueError, match=rf"a target must be -100 or in \[0, 101\), is {target}"):
             ours(targets, inputs)
+
+
+class Scores(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(100, 16), torch.nn.Linear(16, 100, bias=False)
+
+    def forward(self, ids):
+        return -compact.token_log_probs(torch.tanh(self.embedding(ids)), self.head.weight, ids).mean()
+
+
+def test_networks_that_call_it_are_planned():
+    rows = compact.plan(Scores(), {"ids": torch.arange(64).view(2, 32)}, policies=("plain", "exact"), optimizer=None, clip=False)["rows"]
+    assert len(rows) == 2 and all(row["peak"] > row["weights"] for row in rows)

@@ -239,7 +239,12 @@ class saved_tensors:
             )
             raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
         names, parameters, *buffers = _named_tensors(self.model) if self.model is not None else ([], [], [], [])
-        self._scope.enter(names + [""] * len(self.given), parameters + self.given, *buffers)
+        # Casts of buffers are held, since a model may write to them; ids and masks are rarely written to.
+        for names_of, known, floats in ((names, parameters, False), (*buffers, True)):
+            more = [t for t in self.given if t.is_floating_point() == floats]
+            names_of += [""] * len(more)
+            known += more
+        self._scope.enter(names, parameters, *buffers)
         try:
             push_saved_tensors_hooks(self._pack, _unpack)
         except BaseException:

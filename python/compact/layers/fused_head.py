@@ -31,6 +31,7 @@ def _state_for(weight: torch.Tensor):
     return None
 
 
+@torch.compiler.disable
 def log_probs_for_trl(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, temperature: float,
     chunk_size: int, softcap: float | None, scale: float, outputs: tuple[str, ...],

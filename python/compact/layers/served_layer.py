@@ -187,6 +187,8 @@ class LayerState:
             if not is_forward_of(type(layer), self.family.layer):
                 return f"the forward of {path_of(type(layer))} was replaced"
             self.own = own
+        if self.watched and self.watched[0][0] is not submodules_of(layer):
+            return "it is a shallow copy"
         training = layer.training
         for modules, key, module, cls, function in self.watched:
             if modules.get(key) is not module or type(module) is not cls:

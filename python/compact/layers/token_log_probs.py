@@ -30,7 +30,7 @@ class Head:
     @classmethod
     def of(cls, hidden: torch.Tensor, temperature: float, softcap: float | None, tokens: int) -> Head:
         """For hidden states of a type: under autocast products are made in its type."""
-        kind = hidden.device.type
+        kind = kind_of(hidden)
         autocast = torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64
         return cls(torch.get_autocast_dtype(kind) if autocast else hidden.dtype, temperature, softcap, tokens)
 
@@ -123,9 +123,9 @@ class TokenLogProbs(torch.autograd.Function):
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
                 head: Head, wanted: tuple[str, ...], record: bool) -> tuple[torch.Tensor, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        ctx.head, ctx.wanted, ctx.types = head, wanted, (hidden.dtype, hidden.device.type)
+        ctx.head, ctx.wanted, ctx.types = head, wanted, (hidden.dtype, kind_of(hidden))
         want_hidden, want_weight, want_bias = (record and needs for needs in ctx.needs_input_grad[:3])
-        with torch.autocast(hidden.device.type, enabled=False):
+        with torch.autocast(kind_of(hidden), enabled=False):
             h, w, b = (None if x is None else x.to(head.dtype) for x in (hidden, weight, bias))
             n, options = len(h), {"dtype": head.wide, "device": h.device}
             lse, log_probs = torch.empty(n, **options), torch.empty(n, **options)
@@ -258,7 +258,7 @@ def token_log_probs(
     if some:
         rows, classes = hidden[kept], targets[kept]
     else:
-        rows, classes = hidden.reshape(-1, weight.shape[1]), targets.flatten() if on_cpu else targets.flatten().clamp(min=0)
+        rows, classes = hidden.reshape(-1, weight.shape[1]), targets.flatten() if on_cpu else targets.masked_fill(~kept, 0).flatten()
     found = token_statistics(rows, weight, bias, classes, head, ("entropy",) if entropy else ())
     if some:
         found = tuple(x.new_zeros(kept.shape).masked_scatter(kept, x) for x in found)
