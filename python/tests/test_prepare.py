@@ -294,13 +294,18 @@ def test_odd_rows(tmp_path, capsys):
         ('{"messages": [{"role": "system", "content": "a"}], "system": "b"}', "there is a `system` beside a message of the role system"),
         ('{"messages": [], ', "must be JSON in UTF-8: "),
         ("[1, 2]", "must be a JSON object, is [1, 2]"),
-        ('{"messages": [{"role": "user", "content": 3}, {"role": "assistant", "content": "x"}]}', "the chat template refuses it: "),
+        ('{"messages": [{"role": "user", "content": 3}, {"role": "assistant", "content": "x"}]}', "message 1 of `messages`: its `content` must be a text, is 3"),
     ):
         (tmp_path / "a.jsonl").write_text(f"{good}\n\n{line}\n")
         assert f"a.jsonl: line 3: {rule}" in refused(capsys, tmp_path, tmp_path / "a.jsonl"), line
         assert not (tmp_path / "refused.part").exists()
     (tmp_path / "a.json").write_text(f"[{good}, {good[:-1]}")
     assert "a.json: row 2: must be whole, in JSON" in refused(capsys, tmp_path, tmp_path / "a.json")
+    for begin, rows in ((f"[{good}]", 1), (f"[{good}, {good}\n]\n", 2)):
+        for rest in (f"[{good}]", "garbage", " " * (1 << 21) + "}"):
+            (tmp_path / "a.json").write_text(f"{begin}{rest}")
+            rule = f"a.json: there must be nothing behind the array, whose rows are {rows}, is {rest.strip()!r:.60}"
+            assert rule in refused(capsys, tmp_path, tmp_path / "a.json")
     (tmp_path / "a.csv").write_text('prompt,completion\n"a, b",c\nd\n')
     assert "a.csv: line 3: must have 2 fields as the first line" in refused(capsys, tmp_path, tmp_path / "a.csv")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 nothing")
@@ -438,7 +443,128 @@ def test_an_interrupted_call_leaves_nothing_half_and_goes_on(tmp_path, monkeypat
     assert main([*call[:-1], str(tmp_path / "x")]) == 1 and "x.part: is not empty" in capsys.readouterr().err
     job = command.Job(str(tmp_path / "y.part"), "key", 1)
     assert main([*call[:-1], str(tmp_path / "y")]) == 1 and "y.part: is being written by another process" in capsys.readouterr().err
-    os.close(job._lock)
+    job.close()
+
+
+def test_only_what_this_call_put_aside_is_removed(tmp_path, monkeypatch, capsys):
+    tokenizer(tmp_path / "tok", CHATML)
+    data = write(tmp_path / "a.jsonl", [{"messages": messages_of(TALKS[0])}])
+    out = tmp_path / "out"
+    call = ["--data", str(data), "--tokenizer", str(tmp_path / "tok"), "--output", str(out)]
+    (tmp_path / "out.before").mkdir()
+    (tmp_path / "out.before/mine").write_text("x")
+    assert main(call) == main([*call, "--overwrite"]) == 0
+    assert (tmp_path / "out.before/mine").read_text() == "x"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "out", "out.before", "tok"]
+    # Where the new folder cannot take its place, the old is there again, and the journal beside the new one.
+    rename = os.rename
+
+    def failing(source, target):
+        if source.endswith(".part"):
+            raise OSError(5, "failed", source)
+        rename(source, target)
+
+    before = (out / "prepared.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", failing)
+        assert main([*call, "--overwrite", "--train_on", "all"]) == 1
+    assert (out / "prepared.json").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "out", "out.before", "out.part", "tok"]
+    assert main([*call, "--overwrite", "--train_on", "all"]) == 0
+    assert json.loads((out / "prepared.json").read_text())["train_on"] == "all"
+    # An output that is a file is refused before anything is read.
+    capsys.readouterr()
+    (tmp_path / "file").write_text("x")
+    assert main([*call[:1], str(tmp_path / "no.jsonl"), *call[2:-1], str(tmp_path / "file")]) == 1
+    assert "file: must be a folder, is a file" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "x" and not (tmp_path / "file.part").exists()
+
+
+SLOW = """
+import sys, time
+from compact.prepare import command, work
+sample, command.SAVED_EVERY = work.Rows._sample, 0
+work.Rows._sample = lambda *row: (time.sleep(0.01), sample(*row))[1]
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts processes by Linux's /proc")
+@pytest.mark.parametrize("how", ("SIGKILL", "SIGTERM"))
+def test_a_call_that_is_ended_from_outside_goes_on(how, tmp_path):
+    """Its processes end with it, and hold no lock."""
+    import pathlib
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    tokenizer(tmp_path / "tok", CHATML)
+    data = write(tmp_path / "a.jsonl", [{"messages": messages_of(TALKS[i % 5])} for i in range(2000)])
+    want = (prepared(tmp_path, data) / "samples.tokens").read_bytes()
+    call = ["--data", str(data), "--tokenizer", str(tmp_path / "tok"), "--output", str(tmp_path / "out"), "--num_proc", "2"]
+    one = subprocess.Popen([sys.executable, "-c", SLOW, *call], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        journal = tmp_path / "out.part/journal.json"
+        until = time.monotonic() + 60
+        while not (journal.exists() and json.loads(journal.read_text())["rows"]):
+            assert time.monotonic() < until and one.poll() is None
+            time.sleep(0.05)
+        workers = [int(pid) for task in pathlib.Path(f"/proc/{one.pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+        assert len(workers) == 2
+        one.send_signal(signal.Signals[how])
+        said = one.communicate(timeout=30)[1]  # to the end: no process is left that has it open
+        assert one.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
+        assert how == "SIGKILL" or "interrupted; the same call goes on" in said
+        assert not (tmp_path / "out").exists() and journal.exists()
+        assert main(call) == 0
+        assert (tmp_path / "out/samples.tokens").read_bytes() == want
+    finally:
+        try:
+            os.killpg(one.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def test_a_failure_of_the_system_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    from compact.prepare import command, sources
+
+    tokenizer(tmp_path / "tok", CHATML)
+    data = write(tmp_path / "a.jsonl", [{"messages": messages_of(TALKS[i % 5])} for i in range(500)])
+    want = (prepared(tmp_path, data) / "samples.tokens").read_bytes()
+    lines = sources.FORMATS[".jsonl"]
+
+    def failing(file):
+        for number, row in enumerate(lines(file)):
+            if number == 300:
+                raise OSError(5, "Input/output error")
+            yield row
+
+    monkeypatch.setattr(command, "SAVED_EVERY", 0)
+    call = ["--data", str(data), "--tokenizer", str(tmp_path / "tok"), "--output", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setitem(sources.FORMATS, ".jsonl", failing)
+        assert main(call) == 1
+    assert f"Input/output error: '{data}'" in capsys.readouterr().err
+    assert main(call) == 0
+    assert "goes on after 256 rows" in capsys.readouterr().out
+    assert (tmp_path / "out/samples.tokens").read_bytes() == want
+
+
+def test_names_of_the_hub_may_have_dots(tmp_path, monkeypatch, capsys):
+    tokenizer(tmp_path / "tok", CHATML)
+    rows, asked = [{"messages": messages_of(TALKS[0])}], []
+
+    def load(name, configuration, split, streaming):
+        asked.append((name, configuration, split, streaming))
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    out = prepared(tmp_path, "teknium/OpenHermes-2.5")
+    assert samples_of(out) == samples_of(prepared(tmp_path, write(tmp_path / "a.jsonl", rows)))
+    assert set(asked) == {("teknium/OpenHermes-2.5", None, "train", True)}
+    for name in ("no/file.json", "no/file.txt.gz", "file.zst", "./name", "/no/name", "a/b/c", "a b"):
+        assert f"{name}: there is no such file" in refused(capsys, tmp_path, name)
 
 
 LONG_MIB, BOUND_MIB = 256, 80
@@ -568,6 +694,50 @@ def test_a_template_that_renders_turns_otherwise_later_is_refused(tmp_path, caps
     assert sum(samples_of(out)[0][1]) > 5
     tokenizer(tmp_path / "tok", CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>bot\n'"))
     assert "message 2 is not rendered after what asks for it" in refused(capsys, tmp_path, data)
+
+
+def test_marks_help_templates_that_leave_out_earlier_thoughts(tmp_path, capsys):
+    """which also ask for an answer otherwise than they render one; only where a turn begins must both agree"""
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '<|im_start|>user\n' + m.content + '<|im_end|>\n' }}{% else %}{{ '<|im_start|>assistant\n' }}"
+        "{% generation %}{{ m.content if loop.last else m.content.split('</think>')[-1] }}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>' }}{% endif %}"
+    )
+    read = tokenizer(tmp_path / "tok", template)
+    talk = messages_of([("user", "a"), ("assistant", "<think>b</think>c"), ("user", "d"), ("assistant", "<think>e</think>f")])
+    data = write(tmp_path / "a.jsonl", [{"messages": talk}])
+    ((ids, learnt),) = samples_of(prepared(tmp_path, data))
+    assert ids == read.apply_chat_template(talk, return_dict=True)["input_ids"]
+    assert read.decode([i for i, m in zip(ids, learnt) if m]) == "c<|im_end|><think>e</think>f<|im_end|>"
+    for data, more in ((data, ("--train_on", "completion")), (write(tmp_path / "p.jsonl", [{"prompt": talk[:3], "completion": talk[3:]}]), ())):
+        ((ids, learnt),) = samples_of(prepared(tmp_path, data, *more))
+        assert read.decode([i for i, m in zip(ids, learnt) if m]) == "e</think>f<|im_end|>"  # "<think>" asks for it
+
+
+def test_a_tokenizer_with_several_templates(tmp_path):
+    """the one that is used says whether turns are marked; a folder of templates is hashed and goes along"""
+    read = tokenizer(tmp_path / "tok", {"default": TEMPLATES["marked"], "tool_use": TEMPLATES["tools"]})
+    assert (tmp_path / "tok/additional_chat_templates/tool_use.jinja").exists()
+    talk = messages_of(TALKS[1])
+    data = write(tmp_path / "a.jsonl", [{"messages": talk}, {"messages": talk, "tools": [ADD]}])
+    out = prepared(tmp_path, data)
+    for (ids, learnt), tools in zip(samples_of(out), (None, [ADD])):
+        assert ids == read.apply_chat_template(talk, tools=tools, return_dict=True)["input_ids"]
+        said = [c + "<|im_end|>" for role, c in TALKS[1] if role == "assistant"]
+        assert read.decode([i for i, m in zip(ids, learnt) if m]) == "".join(said)
+    names = json.loads((out / "prepared.json").read_text())["tokenizer"]["files"]
+    assert {"prepared.json", "samples.tokens", *names} == set(os.listdir(out))  # names alone, as the program reads them
+    again = transformers.AutoTokenizer.from_pretrained(out)
+    assert again.chat_template == read.chat_template == {"default": TEMPLATES["marked"], "tool_use": TEMPLATES["tools"]}
+
+    def hashed(folder):
+        return (folder / "samples.tokens").read_bytes()[40:48]
+
+    (tmp_path / "tok/additional_chat_templates/tool_use.jinja").write_text(TEMPLATES["tools"] + "{# other #}")
+    assert hashed(prepared(tmp_path, data)) != hashed(out)
+    (tmp_path / "one.jinja").write_text(CHATML)
+    alone = prepared(tmp_path, data, "--chat_template", str(tmp_path / "one.jinja"))
+    assert transformers.AutoTokenizer.from_pretrained(alone).chat_template == CHATML
 
 
 def test_it_runs_without_the_library(tmp_path):

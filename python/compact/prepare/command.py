@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -78,7 +79,8 @@ def opened_tokenizer(options):
 
 
 def tokenizer_files(options, tokenizer):
-    """The tokenizer's files as they are; of one of the hub those that transformers writes."""
+    """The tokenizer's files as they are; of one of the hub those that transformers writes. Templates of a folder of
+    their own are put into tokenizer_config.json, where transformers reads them too: the program takes names alone."""
     files = {}
     with tempfile.TemporaryDirectory() as saved:
         folder = options.tokenizer
@@ -89,6 +91,13 @@ def tokenizer_files(options, tokenizer):
             if any(fnmatch.fnmatch(name, p) for p in TOKENIZER_FILES) and os.path.isfile(os.path.join(folder, name)):
                 with open(os.path.join(folder, name), "rb") as file:
                     files[name] = file.read()
+        several = glob.glob(os.path.join(glob.escape(folder), "additional_chat_templates", "*.jinja"))
+    if several and not options.chat_template:
+        config = json.loads(files.get("tokenizer_config.json", b"{}"))
+        found = tokenizer.chat_template
+        config["chat_template"] = [{"name": n, "template": t} for n, t in sorted(found.items())] if isinstance(found, dict) else found
+        files["tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
+        files.pop("chat_template.jinja", None)
     if options.chat_template:
         files["chat_template.jinja"] = tokenizer.chat_template.encode()
     return files
@@ -108,13 +117,14 @@ def code_hash():
 
 def check_output(options):
     """Nothing but what an earlier call wrote is replaced."""
+    require(os.path.isdir(options.output) or not os.path.lexists(options.output), f"{options.output}: must be a folder, is a file")
     there = set(os.listdir(options.output)) if os.path.isdir(options.output) else set()
     require(not there or (CARD in there and options.overwrite), f"{options.output}: is not empty" + ("; --overwrite replaces it" if CARD in there else ""))  # fmt: skip
     if there:
         card = os.path.join(options.output, CARD)
         try:
             with open(card, encoding="utf-8") as file:
-                there -= {CARD, TOKENS, *json.load(file)["tokenizer"]["files"]}
+                there -= {CARD, TOKENS, JOURNAL, *json.load(file)["tokenizer"]["files"]}
         except (ValueError, KeyError, TypeError):
             raise Refusal(f"{card}: is no card of an earlier call") from None
         require(not there, f"{options.output}: has files of others, which --overwrite would remove: {', '.join(sorted(there))}")
@@ -149,11 +159,11 @@ class Job:
         os.makedirs(folder, exist_ok=True)
         there = os.listdir(folder)
         require(not there or JOURNAL in there, f"{folder}: is not empty, and is where the output is made: name another --output")
-        self.folder, self._key, self._lock = folder, key, os.open(folder, os.O_RDONLY)
+        self.folder, self._key, self.lock = folder, key, os.open(folder, os.O_RDONLY)
         self.done = {"rows": 0, "ids": 0, "counts": [dict.fromkeys(COUNTS, 0) for _ in range(sets)]}
         self._saved = time.monotonic()
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
             raise Refusal(f"{folder}: is being written by another process") from None
@@ -194,16 +204,21 @@ class Job:
 
     def finish(self, output):
         """The folder takes the place of the output."""
-        before = f"{output}.before"
-        if os.path.isdir(output) and os.listdir(output):
-            shutil.rmtree(before, ignore_errors=True)
-            os.rename(output, before)
-        os.remove(self.path(JOURNAL))
-        os.rename(self.folder, output)
-        shutil.rmtree(before, ignore_errors=True)
+        at, name = os.path.split(output)
+        aside = tempfile.mkdtemp(prefix=f"{name}.before-", dir=at or ".")
+        before = os.path.join(aside, name)
+        try:
+            if os.path.lexists(output):
+                os.rename(output, before)
+            os.rename(self.folder, output)
+            os.remove(os.path.join(output, JOURNAL))
+        finally:
+            if os.path.lexists(before) and not os.path.lexists(output):
+                os.rename(before, output)
+            shutil.rmtree(aside, ignore_errors=True)
 
     def close(self):
-        os.close(self._lock)
+        os.close(self.lock)
 
 
 def prepare(options):
@@ -253,7 +268,7 @@ def write_tokens(options, job, sets, work, files_hash):
     rows = islice(mixed(sets, options.weights, options.seed, options.stopping_strategy == "all_exhausted"), job.done["rows"], None)
     bar = tqdm(total=len(sets), disable=None, bar_format="{percentage:3.0f}%|{bar}|{postfix} [{elapsed}<{remaining}]")
     try:
-        with bar, closing(worked(rows, work, options.num_proc)) as made:
+        with bar, closing(worked(rows, work, options.num_proc, job.lock)) as made:
             for ids, counts in made:
                 job.add(out, ids, counts)
                 bar.set_postfix_str(f"{job.done['rows']:,} rows, {out.count:,} tokens", refresh=False)
@@ -287,8 +302,20 @@ def write_prompt(options):
         json.dump(ids, file)
 
 
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def main(given=None):
     options = arguments(given)
+    before = signal.signal(signal.SIGTERM, _interrupt)  # ends as Ctrl-C does
+    try:
+        return run(options)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run(options):
     try:
         import pyarrow  # noqa: F401
         import transformers  # noqa: F401

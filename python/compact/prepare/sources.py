@@ -20,6 +20,7 @@ from .refusal import Refusal, require
 LONGEST_ROW = 1 << 26  # characters of a row's JSON
 AT_ONCE = 256  # rows of a table
 SPACE = re.compile(r"[ \t\r\n]*")
+HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # names of data sets: owner/name, or a name
 
 
 def _zstd(stored):
@@ -57,7 +58,7 @@ def _array(file):
             require(held[at] in between, f"row {number + 1}: there must be {' or '.join(between)} before it, is {held[at]!r}")
             sign, end = held[at], SPACE.match(held, at + 1).end()
             if sign == "]" or held[end] == "]" and sign == "[":
-                return
+                break
             row, end = decode(held, end)
             held[end]  # a number goes on in what is read next
         except (ValueError, IndexError):
@@ -68,6 +69,11 @@ def _array(file):
         number, at, between = number + 1, end, ",]"
         require(isinstance(row, dict), f"row {number}: must be a JSON object, is {row!r:.60}")
         yield f"row {number}", row
+    rest = held[at + 1 :] if sign == "]" else held[end + 1 :]
+    while rest:
+        rest = rest.strip(" \t\r\n")
+        require(not rest, f"there must be nothing behind the array, whose rows are {number}, is {rest!r:.60}")
+        rest = text.read(1 << 20)
 
 
 def _json(file):
@@ -148,7 +154,8 @@ class DataSet:
         if not self.files and any(sign in name for sign in "*?["):
             raise Refusal(f"{name}: the pattern matches no file")
         if not self.files:  # of the hub, perhaps
-            require("." not in os.path.basename(name), f"{name}: there is no such file")
+            hub = HUB.fullmatch(name) and os.path.splitext(name)[1] not in (*FORMATS, *PACKED)
+            require(hub, f"{name}: there is no such file")
         given = [f"--{option}" for option, value in (("name", configuration), ("split", split)) if value is not None]
         if self.files:
             require(not given, f"{' and '.join(given)}: a file is one split, and is read whole")
@@ -187,7 +194,11 @@ class DataSet:
                             self.part = (before + (0 if stored.closed else stored.tell())) / max(whole, 1)
             except Refusal as refusal:
                 raise Refusal(f"{path}: {refusal}") from None
-            except (ValueError, OSError, EOFError, lzma.LZMAError, zlib.error, csv.Error) as error:
+            except OSError as error:
+                if error.errno:  # of the system: it may be read next time
+                    raise OSError(error.errno, error.strerror, path) from None
+                raise Refusal(f"{path}: cannot be read: {error}") from None
+            except (ValueError, EOFError, lzma.LZMAError, zlib.error, csv.Error) as error:
                 raise Refusal(f"{path}: cannot be read: {error}") from None
             before += os.path.getsize(path)
         self.part = 1.0

@@ -6,6 +6,7 @@ import re
 
 from .refusal import Refusal, require
 
+RULE = "an assistant's turn must begin and end as it does alone; mark turns in the template by {% generation %}"
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -46,8 +47,6 @@ class Reader:
                 break
             self.begin.append(token)
         self.vocabulary = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
-        template = tokenizer.chat_template and tokenizer.get_chat_template()
-        self.marked = bool(template) and bool(GENERATION.search(template)) and tokenizer.is_fast
 
     def encode(self, text):
         try:
@@ -81,10 +80,12 @@ class Reader:
         turns = [i for i in range(begin, len(messages)) if messages[i]["role"] == "assistant"]
         require(turns, "there is no message of an assistant to learn")
         turns = turns[-1:] if only_last else turns
-        if self.marked:
+        if self._marked(tools):
             done = self._rendered(messages, tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
             ids, learnt = list(done["input_ids"]), [bool(m) for m in done["assistant_masks"]]
-            first = self._prefix(messages, tools, turns[0], ids)[0] if turns[0] > 0 else 0
+            first = 0
+            if turns[0] > 0 and (begin or only_last):
+                first = self._begin(self._rendered(messages, tools), messages, tools, turns[0], ids)
             return ids, [m and i >= first for i, m in enumerate(learnt)]
         ids = self.encode(self._rendered(messages, tools))
         learnt = [False] * len(ids)
@@ -106,26 +107,34 @@ class Reader:
         except Exception as error:  # a template raises what it likes
             raise Refusal(f"the chat template refuses it: {error}") from None
 
+    def _marked(self, tools):
+        """Whether the template for these tools marks an assistant's turns."""
+        try:
+            template = self.tokenizer.get_chat_template(tools=tools)
+        except ValueError as error:  # several templates, none of which is the default
+            raise Refusal(f"the chat template refuses it: {error}") from None
+        return self.tokenizer.is_fast and bool(GENERATION.search(template))
+
     def _blank(self, ids):
         """Whether there is no text but white space, which a vocabulary may lack."""
         return not self.tokenizer.decode([i for i in ids if i != self.tokenizer.unk_token_id]).strip()
 
-    def _prefix(self, messages, tools, turn, ids):
-        """The range of a turn's tokens, its end token included: what rendering it adds to the messages before it and
-        the tokens that ask for it."""
-        where = f"message {turn + 1}"
-        whole = self._rendered(messages, tools)
+    def _begin(self, whole, messages, tools, turn, ids):
+        """The first of a turn's tokens: behind the messages before it and the tokens that ask for it."""
         asked = self._rendered(messages[: max(turn, 1)], tools, tokenize=False, add_generation_prompt=True)
         if turn == 0:  # nothing can be rendered before it: it begins behind the first sign that asks for an answer
             sign = asked[_common(asked, self._rendered(messages[:1], tools)) :]
             asked = whole[: whole.find(sign) + len(sign)] if sign else asked
-        rule = "an assistant's turn must begin and end as it does alone; mark turns in the template by {% generation %}"
-        require(whole.startswith(asked), f"{where} is not rendered after what asks for it: {rule}")
-        first = _common(self.encode(asked), ids)
+        require(whole.startswith(asked), f"message {turn + 1} is not rendered after what asks for it: {RULE}")
+        return _common(self.encode(asked), ids)
+
+    def _prefix(self, messages, tools, turn, ids):
+        """The range of a turn's tokens, its end token included: what rendering it adds."""
+        first = self._begin(self._rendered(messages, tools), messages, tools, turn, ids)
         alone = self.encode(self._rendered(messages[: turn + 1], tools))
         last = _common(alone, ids)
         same = last > first and self._blank(i for i in alone[last:] if i not in self.special)
-        require(same, f"{where} is rendered otherwise once others follow: {rule}")
+        require(same, f"message {turn + 1} is rendered otherwise once others follow: {RULE}")
         end = next((i for i in range(last, first, -1) if ids[i - 1] in self.special), None)
         if end and self._blank(ids[end:last]):
             last = end

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows to tokens, in this process or in several, in their order."""
+import ctypes
 import multiprocessing
+import os
 import signal
+import sys
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -15,6 +18,7 @@ from .tokens import cut
 
 COUNTS = ("rows", "samples", "cut", "dropped", "tokens", "targets")
 AT_ONCE = 64  # rows that go to a process
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal when the parent ends
 
 
 class Rows:
@@ -55,25 +59,33 @@ class Rows:
         return numpy.concatenate(out), counts
 
 
-def _set_up(rows):
+def _set_up(rows, parent, lock):
+    """A process ends with its parent, and never holds the lock of the parent's folder."""
     global _rows
     _rows = rows
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
+    os.close(lock)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over,
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by this where another process has ended
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before that
+        os._exit(1)
 
 
 def _in_process(rows):
     return _rows(rows)
 
 
-def worked(rows, work, processes):
-    """The results of `work` for AT_ONCE rows after the other; no more rows are held than the processes have to do."""
+def worked(rows, work, processes, lock):
+    """The results of `work` for AT_ONCE rows after the other; no more rows are held than the processes have to do.
+    `lock`: the descriptor that this process alone shall hold."""
     batches = iter(lambda: list(islice(rows, AT_ONCE)), [])
     if processes < 2:
         yield from map(work, batches)
         return
     waiting = deque()
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, context, _set_up, (work,)) as pool:
+    with ProcessPoolExecutor(processes, context, _set_up, (work, os.getpid(), lock)) as pool:
         try:
             for batch in batches:
                 waiting.append(pool.submit(_in_process, batch))
