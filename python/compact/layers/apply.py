@@ -206,7 +206,12 @@ def apply(
 
 
 def _replace_loss(module: nn.Module, text: str, chunked: bool, notes: Notes) -> None:
-    keeps_logits, tokens = ops.loss_chunk(text)
+    try:
+        keeps_logits, tokens = ops.loss_chunk(text)
+    except ValueError:
+        if makes_plain_loss(type(module)):
+            raise
+        keeps_logits, tokens = True, 0  # it has no slot of logits that the line could be for
     chunked = chunked and not keeps_logits
     own = loss.own_loss(module, chunked)
     module.__dict__[LOSS] = loss.LossState(tokens, chunked, own, loss.takes_cache(module), notes)
