@@ -2,7 +2,6 @@
 // Rebuild's part that chooses which elements share scales of codes: of a row, or of a channel.
 #include <algorithm>
 
-#include "compact/base/text.h"
 #include "compact/ops/scopes/rebuild_impl.h"
 
 namespace compact {
@@ -33,7 +32,7 @@ std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int6
 void Rebuild::choose_codec(TapeNode& n) {
   const bool rounds = n.how.content() == Content::kRounded, apart = rounds && n.channels.rows > 1;
   if (apart) n.how = n.how.by_channels();
-  CodecPtr& codec = codecs_[cat(rounds && !apart ? "rows " : "", n.how.text())];
+  CodecPtr& codec = codecs_[(rounds && !apart ? "rows " : "") + n.how.text()];
   if (!codec) codec = (rounds && !apart ? n.how.by_rows() : n.how).codec();
   n.codec = codec;
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
