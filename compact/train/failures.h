@@ -30,9 +30,8 @@ struct RankError : std::runtime_error {
   ExitCode code;
 };
 
-// Returns work(). Where it throws and there are other processes, they are told and end, too, with
-// one message and one exit code: throws RankError in the process that was first, LeftByAnother in
-// the others.
+// Returns work(). If it throws in one of several processes, all of them end with one message and
+// one exit code: the process that failed first throws RankError, the others LeftByAnother.
 int together(Group& group, const std::function<int()>& work);
 
 }  // namespace compact

@@ -21,6 +21,9 @@
 
 namespace compact {
 
+// The key of a storage.
+inline const void* key_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+
 // A saved tensor, as a view of a node.
 class SavedNode {
  public:
@@ -92,6 +95,7 @@ class OpTape {
 
  private:
   TapeNodePtr node_of(const at::Tensor& t);
+  Need choose_codes(TapeNode& n, const at::Tensor& t, const Saving& how, bool& whole);
   TapeNodePtr put(const at::Tensor& t);
   void note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old,
                   c10::ArrayRef<Geometry> written);
