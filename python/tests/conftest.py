@@ -12,6 +12,18 @@ import transformers
 
 import compact
 
+
+@pytest.fixture(autouse=True)
+def trl_as_it_was():
+    """The functions that a callback put into TRL are taken out again after a test, where TRL is in use at all."""
+    utils = sys.modules.get("trl.trainer.utils")
+    names = ("_ChunkedLogProbFunction", "_use_triton") if utils else ()
+    before = [getattr(utils, name) for name in names]
+    yield
+    for name, value in zip(names, before):
+        setattr(utils, name, value)
+
+
 DECODER = {
     "vocab_size": 200,
     "hidden_size": 64,

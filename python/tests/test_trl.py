@@ -13,20 +13,9 @@ import compact
 import compact.hf
 
 trl = pytest.importorskip("trl")
+pytest.importorskip("trl.trainer.utils")  # loaded before any test, so that conftest knows what was TRL's own
 STEPS = 5
 WORDS = [f"w{i}" for i in range(190)]
-
-
-@pytest.fixture(autouse=True)
-def trl_as_it_was():
-    """The functions that a callback put into TRL are taken out again after a test."""
-    import trl.trainer.utils as utils
-
-    names = "_ChunkedLogProbFunction", "_use_triton"
-    before = [getattr(utils, name) for name in names]
-    yield
-    for name, value in zip(names, before):
-        setattr(utils, name, value)
 
 
 def tokenizer():
