@@ -39,8 +39,13 @@ SKIPPED = 77
 RUNNING = []  # processes of stages
 BESIDE = 6  # stages at a time, of those that measure no time
 # The tests of the package whose results could differ between a GPU and a CPU.
-TESTS = ("apply", "families", "inside", "loss", "masks", "optim", "optim_state", "projected", "rebuilt_cases", "rebuilt_networks", "release",
-         "saved_tensors", "saved_tensors_attention", "saved_tensors_budget", "saved_tensors_held", "saved_tensors_operations", "saved_tensors_use")  # fmt: skip
+TESTS = {
+    "layers": ("apply", "families", "inside", "loss", "masks"),
+    "optimizers": ("optim", "optim_state", "release"),
+    "projected_weights": ("projected",),
+    "any_network": ("rebuilt_cases", "rebuilt_networks", "saved_tensors", "saved_tensors_attention", "saved_tensors_budget", "saved_tensors_held",
+                    "saved_tensors_operations", "saved_tensors_use"),
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -70,7 +75,7 @@ def stages(a):
         first, others, shapes = ["llama-tiny", *size], ["llama-mini", *size], ["--models", "llama-mini", "--batch", 2, "--block", 128, "--steps", 3]
     doctor = [[BIN / "kernel_check", a.device], [BIN / "compact", "doctor"]]
     roofline = script("bench/roofline.py", "--out", RESULTS, *(["--seconds", 0.01] if small else []), program="bench_kernels")
-    tests = [ROOT / f"python/tests/test_{name}.py" for name in (TESTS[-2:] if small else TESTS)]
+    tests = [ROOT / f"python/tests/{room}/test_{name}.py" for room, names in TESTS.items() for name in names][-2 if small else 0 :]
     package = [sys.executable, "-m", "pytest", "-q", "-n", max(2, (os.cpu_count() or 2) - 4), "--dist", "worksteal", "-p", "no:cacheprovider", "--tb=short", *tests]
     budgets = [sys.executable, ROOT / "bench/any_budget.py", "--device", a.device, "--out", RESULTS, "--rounds", 1 if small else 5]
     found = {

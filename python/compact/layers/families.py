@@ -2,7 +2,7 @@
 """The table of transformers' layers that blocks of the library can stand in for.
 
 A family says where a layer has the tensors of a block. A new one is a row of FAMILIES, its numbers in
-layer_numbers.py and a case in python/tests/test_families.py.
+layer_numbers.py and a case in python/tests/layers/test_families.py.
 """
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_masters_of_muon():
 
 def reached(seed, dtype, moments, master_weights=False, steps=250):
     """Mean loss of all characters of the licence's text, of a small network trained on it."""
-    text = (pathlib.Path(__file__).parents[2] / "LICENSE").read_bytes()
+    text = (pathlib.Path(__file__).parents[3] / "LICENSE").read_bytes()
     data = torch.tensor(list(text))
     windows = data.unfold(0, 9, 1)
     torch.manual_seed(seed)

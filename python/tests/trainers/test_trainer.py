@@ -2,6 +2,7 @@
 """Hugging Face's Trainer: losses step by step as without compact, checkpoints, and what it switches on."""
 import pytest
 import torch
+from _training import text, train
 from conftest import make
 from transformers import Trainer, TrainingArguments
 
@@ -11,12 +12,6 @@ import compact.hf
 pytest.importorskip("accelerate")
 
 
-def text(count=24, length=32):
-    generator = torch.Generator().manual_seed(3)
-    rows = torch.randint(3, 200, (count, length), generator=generator)
-    return [{"input_ids": row, "labels": row.clone()} for row in rows]
-
-
 def sentences(count=24, length=32):
     rows = text(count, length)
     for i, row in enumerate(rows):
@@ -24,25 +19,6 @@ def sentences(count=24, length=32):
         mask[length - i % 7 :] = 0 if i % 7 else 1
         row.update(attention_mask=mask, labels=torch.tensor(i % 2))
     return rows
-
-
-def train(model, folder, data, callbacks=(), **settings):
-    args = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        max_steps=6,
-        logging_steps=1,
-        learning_rate=1e-3,
-        report_to=[],
-        save_strategy="no",
-        seed=1,
-        use_cpu=True,
-        disable_tqdm=True,
-        **settings,
-    )
-    trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=list(callbacks))
-    trainer.train()
-    return trainer, [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of two processes that train a model with projected gradients under DDP, beside one process."""
 import os
+import pathlib
 import sys
 
 import torch
 import torch.distributed as dist
-from conftest import error, inputs, make
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compact
 from compact.projected_weights.carriers import Carrier
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+from conftest import error, inputs, make  # noqa: E402
 
 torch.set_num_threads(1)
 

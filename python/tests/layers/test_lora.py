@@ -8,9 +8,9 @@ import pytest
 import torch
 from _planning import measured
 from _reasons import reasons
+from _training import text, train
 from conftest import MODELS, applied, error, gradients, in_double, inputs, make
 from test_families import distance
-from test_trainer import text, train
 from torch import nn
 
 import compact

@@ -11,10 +11,10 @@ import _any_networks
 from _device import cpu_only, DEVICE
 from _planning import measured
 from _threads import in_threads
+from _training import text, train
 import pytest
 import torch
 from conftest import gradients, inputs, make
-from test_trainer import text, train
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 import transformers
