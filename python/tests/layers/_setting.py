@@ -3,8 +3,10 @@
 import contextlib
 import functools
 
-from conftest import error
+from conftest import error, gradients
 from torch import nn
+
+import compact
 
 
 def set_everywhere(name, value):
@@ -55,3 +57,14 @@ def halved(own):
 def agree(got, wanted, within=1e-4):
     """Whether two passes, as gradients() gives them, have the same loss and the same gradients."""
     return got[1].keys() == wanted[1].keys() and abs(got[0] - wanted[0]) < 1e-5 and error(got[1], wanted[1]) < within
+
+
+def changed_passes(change, own, model, given, when):
+    """The passes of two models that are changed, the second before or after it is applied to: its own, and compact's."""
+    if when == "after":
+        compact.apply(model)
+    change(own)
+    change(model)
+    if when == "before":
+        compact.apply(model)
+    return gradients(own, given), gradients(model, given)

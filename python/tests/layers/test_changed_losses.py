@@ -3,7 +3,7 @@
 import functools
 import types
 
-from _setting import agree, halved, patched
+from _setting import agree, changed_passes, halved, patched
 from conftest import DECODER, error, gradients, inputs, make
 import pytest
 import torch
@@ -71,14 +71,7 @@ def test_losses(change, when):
             model = other.train()
         models.append(model)
     own, model = models
-    if when == "after":
-        compact.apply(model)
-    if not isinstance(change, type):
-        change(own)
-        change(model)
-    if when == "before":
-        compact.apply(model)
-    wanted, got = gradients(own, given), gradients(model, given)
+    wanted, got = changed_passes((lambda _: None) if isinstance(change, type) else change, own, model, given, when)
     assert agree(got, wanted)
     compact.remove(model)
     again = gradients(model, given)

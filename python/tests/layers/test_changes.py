@@ -6,7 +6,7 @@ import gc
 import types
 import weakref
 
-from _setting import agree, halved, Halves, patched
+from _setting import agree, changed_passes, halved, Halves, patched
 from conftest import error, gradients, inputs, make
 import pytest
 import torch
@@ -226,14 +226,7 @@ def eps(model):
 )
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_modules_and_numbers_replaced(name, change, when):
-    own, model, given = make(name), make(name), inputs(name)
-    if when == "after":
-        compact.apply(model)
-    change(own)
-    change(model)
-    if when == "before":
-        compact.apply(model)
-    wanted, got = gradients(own, given), gradients(model, given)
+    wanted, got = changed_passes(change, make(name), make(name), inputs(name), when)
     assert agree(got, wanted)
 
 
