@@ -127,7 +127,7 @@ def test_names_of_the_hub_may_have_dots(tmp_path, monkeypatch, capsys):
         assert f"{name}: there is no such file" in refused(capsys, tmp_path, name)
 
 
-LONG_MIB, BOUND_MIB = 256, 80
+LONG_MIB, BOUND_MIB = 420, 128
 
 
 def test_a_file_larger_than_memory_is_streamed(tmp_path):
@@ -156,8 +156,7 @@ def test_a_file_larger_than_memory_is_streamed(tmp_path):
         assert done.returncode == 0, done.stderr
         return int(done.stdout.splitlines()[-1]) / 1024
 
-    base = peak("small.parquet")
     for name, *more in (("large.parquet", "--num_proc", "2"), ("large.jsonl",)):
         assert pathlib.Path(tmp_path / name).stat().st_size > 3 * BOUND_MIB * 2**20
-        assert peak(name, *more) - base < BOUND_MIB, name
+        assert peak(name, *more) - peak(name.replace("large", "small"), *more) < BOUND_MIB, name
         assert samples_of(tmp_path / f"{name}-out") == ([2] * 64 + [1]) * count
