@@ -32,6 +32,10 @@ OptionGroup options_of_machine() {
                   "type of moments; default: bfloat16 with bfloat16 weights that are trained "
                   "without master, else float32"),
            .choices = {types.begin(), types.end()}, .resume = kKept},
+          {OPTION(offload_folder,
+                  "folder for files of optimizer state that a policy holds on a disk (`moment * = "
+                  "f32+disk`); default: --output_dir"),
+           .resume = kFree, .commands = kRun},
           {OPTION(matmul_precision, "highest: true f32 products; high: the fastest path"),
            .choices = {std::begin(kMatmulPrecisions), std::end(kMatmulPrecisions)}, .resume = kKept,
            .commands = kRunOrPlan | kEval | kGenerate},
@@ -89,8 +93,11 @@ OptionGroup options_of_memory() {
                     "a positive number of bytes, as 10GiB, 10GB or 13926664; only --presets of a "
                     "comparison take a part, as 50%"},
            .resume = kFree},
-          {OPTION(allow, "what --preset auto may give up where nothing exact fits"),
-           .values = "lossless, quantize, project or A,B", .resume = kFree,
+          {OPTION(allow,
+                  "what --preset auto may give up where nothing exact fits, or where optimizer "
+                  "state may be: on "
+                  "a GPU's host (offload), in files of --offload_folder (disk)"),
+           .values = "lossless, quantize, project, offload, disk or A,B", .resume = kFree,
            .beside = {"preset", {"auto"}}},
           {OPTION(policy, "a policy file, which overrides the preset"), .values = "FILE",
            .resume = kPolicy},

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <utility>
+#include <vector>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -23,26 +24,31 @@ int64_t blocks_of(int64_t width) {
 
 }  // namespace
 
-MomentType moment_type(const std::string& text) {
-  const Spec spec = Spec::parse(text.empty() ? "f32" : text);
+MomentKind moment_kind(const std::string& text) {
+  const std::vector<Spec> chain = Spec::parse_chain(text.empty() ? "f32" : text);
+  const Spec& spec = chain[0];
   const MomentType type = spec.name == "f8"     ? MomentType::kFloat8
                           : spec.name == "bf16" ? MomentType::kBFloat16
                                                 : MomentType::kFloat32;
   COMPACT_CHECK(spec.name == "f32" || type != MomentType::kFloat32,
                 "[optimizer] moments are held as f32, bf16 or f8, not `", text, "`");
   spec.allow({});
-  return type;
+  COMPACT_CHECK(chain.size() < 3, "[optimizer] moments are in one place, not in `", text, "`");
+  if (chain.size() == 1) return {.type = type};
+  chain[1].allow({});
+  return {.type = type, .place = memory_place(chain[1].name)};
 }
 
-Moment::Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type,
-               bool is_signed)
+Moment::Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentKind kind,
+               bool is_signed, const std::string& folder)
     : is_signed_(is_signed) {
-  const bool packed = type == MomentType::kFloat8;
-  value_ = at::zeros(sizes, options.dtype(packed                          ? at::kByte
-                                          : type == MomentType::kBFloat16 ? at::kBFloat16
-                                                                          : at::kFloat));
+  const bool packed = kind.type == MomentType::kFloat8;
+  const at::ScalarType type = packed                               ? at::kByte
+                              : kind.type == MomentType::kBFloat16 ? at::kBFloat16
+                                                                   : at::kFloat;
+  value_ = zeros_in(kind.place, sizes, options.dtype(type), folder);
   if (!packed) return;
-  scales_ = at::zeros({rows(), blocks_of(width())}, options.dtype(at::kFloat));
+  scales_ = zeros_in(kind.place, {rows(), blocks_of(width())}, options.dtype(at::kFloat), folder);
 }
 
 Moment::Moment(at::Tensor value, at::Tensor scales, bool is_signed)

@@ -7,11 +7,18 @@
 #include <cstdint>
 #include <string>
 
+#include "compact/codecs/memory_place.h"
+
 namespace compact {
 
 enum class MomentType : uint8_t { kFloat32, kBFloat16, kFloat8 };
-// `f32` (or empty), `bf16` or `f8`; throws InputError on another treatment.
-MomentType moment_type(const std::string& text);
+struct MomentKind {
+  MomentType type = MomentType::kFloat32;
+  MemoryPlace place = MemoryPlace::kDevice;  // of a master, too
+};
+// `f32` (or empty), `bf16` or `f8`, alone or with `+offload` or `+disk`; throws InputError on
+// another treatment.
+MomentKind moment_kind(const std::string& text);
 
 // f32; bf16, rounded stochastically; or 8-bit floats with a power of two for 256 neighbours of a
 // row (kernels/float8.h), rounded stochastically: bf16's range in 1.02 bytes an element. Rows are
@@ -19,8 +26,10 @@ MomentType moment_type(const std::string& text);
 class Moment {
  public:
   Moment() = default;
-  // Zeros. No value of an unsigned moment may be negative.
-  Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type, bool is_signed);
+  // Zeros, which with a place outside of the device are as zeros_in() makes them in `folder`. No
+  // value of an unsigned moment may be negative.
+  Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentKind kind, bool is_signed,
+         const std::string& folder = {});
   // On existing memory: f32, bf16, or bytes with scales as scales() says. Throws InputError on
   // types and sizes that are not those of a moment.
   Moment(at::Tensor value, at::Tensor scales, bool is_signed);

@@ -44,25 +44,36 @@ void check_parameter(const Parameter& p) {
                 "` must not be negative, is ", c.period);
 }
 
-Moment moment_like(const ParameterState& s, MomentType type, bool is_signed) {
-  return {s.leaf.sizes(), s.weight.options(), type, is_signed};
+MomentKind kind_of_moments(const ParameterState& s, const OptimizerOptions& options) {
+  return moment_kind(options.moment ? options.moment(*s.parameter) : "");
 }
 
 // Bytes of the elements of moments and master, without scales.
 int64_t owned_bytes(const ParameterState& s, const OptimizerOptions& options) {
   const OptimizerInfo::State held = s.kind->state(options);
-  const MomentType type = moment_type(options.moment ? options.moment(*s.parameter) : "");
+  const MomentType type = kind_of_moments(s, options).type;
   const int64_t each = type == MomentType::kFloat32 ? 4 : type == MomentType::kBFloat16 ? 2 : 1;
   return (int64_t{held.m} + int64_t{held.v}) * each * s.leaf.numel() +
          (has_master(s, options) ? 4 * s.weight.numel() : 0);
 }
 
+// Whether moments and master are in other memory than the device's.
+bool is_outside(const ParameterState& s) {
+  return s.place == MemoryPlace::kDisk ||
+         (s.place == MemoryPlace::kHost && device_type_of(s.weight) != at::kCPU);
+}
+
 void make_state(ParameterState& s, const OptimizerOptions& options) {
   const OptimizerInfo::State held = s.kind->state(options);
-  const MomentType type = moment_type(options.moment ? options.moment(*s.parameter) : "");
-  if (held.m) s.m = moment_like(s, type, true);
-  if (held.v) s.v = moment_like(s, type, false);
-  if (has_master(s, options)) s.master = s.weight.detach().to(at::kFloat);
+  const MomentKind kind = kind_of_moments(s, options);
+  const at::TensorOptions like = s.weight.options();
+  const std::string& folder = options.offload_folder;
+  s.place = kind.place;
+  if (held.m) s.m = Moment(s.leaf.sizes(), like, kind, true, folder);
+  if (held.v) s.v = Moment(s.leaf.sizes(), like, kind, false, folder);
+  if (!has_master(s, options)) return;
+  s.master = zeros_in(kind.place, s.weight.sizes(), like.dtype(at::kFloat), folder);
+  s.master.copy_(s.weight.detach());
 }
 
 // Called by autograd when a backward pass has added to the gradient of a leaf.
@@ -261,10 +272,11 @@ void Optimizer::release(size_t index) {
 
 std::map<std::string, int64_t> Optimizer::bytes() const {
   std::map<std::string, int64_t> result;
-  const auto add = [&](const char* kind, const auto& t) {
-    if (t.defined()) result[kind] += static_cast<int64_t>(t.nbytes());
-  };
   for (const ParameterState& s : states_) {
+    const bool outside = is_outside(s);
+    const auto add = [&](const char* kind, const auto& t) {
+      if (t.defined()) result[outside ? "outside" : kind] += static_cast<int64_t>(t.nbytes());
+    };
     add(s.v.defined() ? "moment" : "momentum", s.m);
     add("second_moment", s.v);
     add("master", s.master);

@@ -39,8 +39,9 @@ struct ParameterState {
   std::vector<at::Tensor> partial_sums;
   int64_t passes = 0;
   at::Tensor total;  // from zero 2 on, in the owner: the sum over all ranks of the passes so far
-  int owner = kEveryRank;  // the rank that has moments and master
-  int rank = 0;            // this one
+  MemoryPlace place = MemoryPlace::kDevice;  // of m, v and master
+  int owner = kEveryRank;                    // the rank that has moments and master
+  int rank = 0;                              // this one
 
   bool is_own() const { return owner == kEveryRank || owner == rank; }
   // The gradient of the next update; undefined where there is none. Throws InputError where
@@ -171,7 +172,8 @@ class Optimizer {
   void load(const StoredState& state);
   void load(const OptimizerState& state);
 
-  // Bytes by kind: moment, second_moment, momentum, master, carrier, projection.
+  // Bytes by kind: moment, second_moment, momentum, master, carrier, projection; and `outside`: of
+  // the first four, what lies on the host of a GPU or on a disk.
   std::map<std::string, int64_t> bytes() const;
 
  private:

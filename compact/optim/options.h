@@ -35,8 +35,9 @@ struct OptimizerOptions {
   // Multiplies the learning rate of hidden and of projected matrices.
   double hidden_lr_factor = 1;
   uint64_t seed = 0;  // of stochastic rounding
-  // How a parameter's moments are held, `f32`, `bf16` or `f8`; empty: f32 everywhere.
+  // How a parameter's moments are held, as moment_kind() reads it; empty: f32 everywhere.
   std::function<std::string(const Parameter&)> moment;
+  std::string offload_folder;  // for files of moments and masters with `+disk`
   // The processes that train one model, each on its own samples; null: this one alone. All must
   // make the same calls. Only one optimizer of a group may be in a step at a time.
   std::shared_ptr<Group> group;

@@ -58,7 +58,16 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
     plan.sent = group->traffic().bytes - sent;
   }
   plan.dealt = optimizer.dealt_bytes();
-  if (operations) *operations = recorded->take();
+  if (operations) {
+    *operations = recorded->take();
+    if (cuda && plan.memory.outside > 0) {
+      operations->push_back({.name = "state on the host, read and written",
+                             .moment = {Phase::kOptimizer},
+                             .bytes = 2.0 * static_cast<double>(plan.memory.outside),
+                             .host = true,
+                             .launches = 0});
+    }
+  }
   recorded.reset();
   const bool dealt = live_bytes(at::kMeta) - outside < whole;
   if (dealt) plan.whole = whole;

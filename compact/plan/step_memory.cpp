@@ -58,7 +58,9 @@ StepMemory StepRecorder::finish(const PassReport& report) {
     m.weights += p->weight_bytes();
   }
   for (const auto& [kind, bytes] : optimizer_.bytes()) {
-    (kind == "carrier" || kind == "projection" ? m.projections : m.optimizer) += bytes;
+    (kind == "outside"                           ? m.outside
+     : kind == "carrier" || kind == "projection" ? m.projections
+                                                 : m.optimizer) += bytes;
   }
   m.gradients = gradients_;
   m.other = before_ - m.weights - m.optimizer - m.projections;

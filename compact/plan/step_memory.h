@@ -28,13 +28,14 @@ struct StepShape {
 struct StepMemory {
   int64_t weights = 0;
   int64_t optimizer = 0;       // moments and master weights
+  int64_t outside = 0;         // of these on a GPU's host or on a disk, in no other figure but host
   int64_t projections = 0;     // carriers, signs and indices
   int64_t other = 0;           // what else lives, as rotary tables
   int64_t matrix_library = 0;  // CUDA: workspaces of cuBLAS, which every thread has its own of
   int64_t gradients = 0;       // of all parameters, as they are summed
   std::vector<SlotBytes> slots;
   int64_t saved = 0;  // sum of the slots as stored
-  HostBytes host;     // offloaded from a GPU, of `saved` and of none of the rest, at the most
+  HostBytes host;     // offloaded from a GPU at the most: of `saved`, and `outside`
   int64_t held = 0;   // from the last forward pass to its backward pass
   int64_t peak = 0;
   MemoryPeak at_peak;                                   // above what lives before a step

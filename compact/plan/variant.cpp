@@ -3,18 +3,25 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/codecs/projection.h"
 #include "compact/ops/functions/loss.h"
+#include "compact/optim/moment.h"
 #include "compact/plan/options.h"
 
 namespace compact {
 namespace {
 
 constexpr double kRanks[] = {0.5, 0.25, 0.125};
+
+constexpr std::pair<const char*, bool Allowed::*> kAllowed[] = {{"quantize", &Allowed::quantize},
+                                                                {"project", &Allowed::project},
+                                                                {"offload", &Allowed::offload},
+                                                                {"disk", &Allowed::disk}};
 
 bool projectable_segment(const SegmentInfo& s) {
   return std::ranges::any_of(s.matrices, &SegmentMatrix::projectable);
@@ -25,18 +32,23 @@ bool projectable_segment(const SegmentInfo& s) {
 Allowed Allowed::parse(const std::string& text) {
   Allowed allowed;
   for (const std::string& part : split(text, ',')) {
-    const std::vector<std::string> known = {"lossless", "quantize", "project"};
+    std::vector<std::string> known = {"lossless"};
+    for (const auto& [name, member] : kAllowed) {
+      known.emplace_back(name);
+      if (part == name) allowed.*member = true;
+    }
     COMPACT_CHECK(std::ranges::find(known, part) != known.end(), "--allow: no such value `", part,
                   "`", suggestion(part, known));
-    allowed.quantize |= part == "quantize";
-    allowed.project |= part == "project";
   }
   return allowed;
 }
 
 std::string Allowed::str() const {
-  if (!quantize && !project) return "lossless";
-  return cat(quantize ? "quantize" : "", quantize && project ? "," : "", project ? "project" : "");
+  std::string text;
+  for (const auto& [name, member] : kAllowed) {
+    if (this->*member) text += cat(text.empty() ? "" : ",", name);
+  }
+  return text.empty() ? "lossless" : text;
 }
 
 Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
@@ -64,19 +76,32 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
   for (size_t i = 0; i < groups.segments().size(); ++i) {
     if (projectable_segment(groups.segments()[i])) projectable_.push_back(i);
   }
+  const bool cpu = meta_device() == c10::kCPU;
+  COMPACT_CHECK(!allowed.offload || !cpu,
+                "--allow offload: on a CPU the host's memory is the device's; --allow disk");
+  COMPACT_CHECK(!allowed.disk || cpu, "--allow disk is for a CPU: --allow offload");
+  const bool outside = (allowed.offload || allowed.disk) && !moments.empty() &&
+                       moment_kind(moments).place == MemoryPlace::kDevice;
+  if (outside) {
+    outside_ = moments + (allowed.disk ? "+disk" : "+offload");
+    levels_.push_back({.outside = true});
+  }
   if (allowed.quantize) {
-    if (moments == "f32") levels_.push_back({.moments = "bf16"});
-    if (!moments.empty() && moments != "f8") levels_.push_back({.moments = "f8"});
-    levels_.push_back({.moments = levels_.back().moments, .round = true});
+    const bool on_device = !outside && moment_kind(moments).place == MemoryPlace::kDevice;
+    if (on_device && moments == "f32") levels_.push_back({.moments = "bf16"});
+    if (on_device && !moments.empty() && moments != "f8") levels_.push_back({.moments = "f8"});
+    levels_.push_back(
+        {.moments = levels_.back().moments, .outside = levels_.back().outside, .round = true});
   }
   if (allowed.project) {
     COMPACT_CHECK(!projectable_.empty(),
                   "--allow project: this network has no matrices whose gradients can be projected");
     const Variant last = levels_.back();
     for (const double rank : kRanks) {
-      levels_.push_back({.moments = last.moments, .round = last.round, .rank = rank});
+      levels_.push_back(
+          {.moments = last.moments, .outside = last.outside, .round = last.round, .rank = rank});
       // Unpacking f8 takes memory, too, which small moments may not save.
-      if (allowed.quantize) levels_.push_back({.rank = rank});
+      if (allowed.quantize) levels_.push_back({.outside = last.outside, .rank = rank});
     }
   }
 }
@@ -100,7 +125,8 @@ std::string Variants::lines(const Variant& v) const {
   const std::vector<SegmentInfo>& segments = groups_.segments();
   std::string text = keep_lines(segments);
   if (v.chunk > 0) text += cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
-  if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
+  const std::string& moments = v.outside ? outside_ : v.moments;
+  if (!moments.empty()) text += cat("moment * = ", moments, "\n");
   // Updating inside the backward pass costs nothing and loses nothing where it may be done.
   if (step_.may_release()) text += "grad * = full:release=true\n";
   if (v.projected == 0) return text;

@@ -11,22 +11,25 @@
 
 namespace compact {
 
-// Losses that are allowed, in this order: nothing; the precision of moments, and then of what
-// segments keep (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a
-// random projection, with what was given up before or, where that takes less, without.
+// Allowed, in this order: nothing; moments outside of the device, on the host or a disk;
+// losses: the precision of moments where these are on the device, and then of what segments keep
+// (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a random
+// projection, with what was given up before or, where that takes less, without.
 struct Allowed {
-  bool quantize = false, project = false;
-  // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.
+  bool quantize = false, project = false, offload = false, disk = false;
+  // "lossless", or some of the four joined by commas. Throws InputError on another.
   static Allowed parse(const std::string& text);
   std::string str() const;
   bool all_of(const Allowed& other) const {
-    return quantize >= other.quantize && project >= other.project;
+    return quantize >= other.quantize && project >= other.project && offload >= other.offload &&
+           disk >= other.disk;
   }
   bool operator==(const Allowed&) const = default;
 };
 
 struct Variant {
   std::string moments;    // type of all moments; empty: as asked for
+  bool outside = false;   // moments are where Allowed says
   bool round = false;     // what segments keep may be held in fewer bits
   double rank = 0;        // of projected gradients; 0: none
   int64_t projected = 0;  // segments that have such, the last ones: their gradients come first
@@ -36,7 +39,8 @@ struct Variant {
 // The variants of one network and step, as lines of policies.
 class Variants {
  public:
-  // Throws InputError where gradients may be projected and none can be.
+  // Throws InputError where gradients may be projected and none can be, and where a place of
+  // moments is not for the device.
   // `moments`: how all are held where no policy says it; empty: no policy can. `chunks`: tokens of
   // the loss at a time that are tried beside the usual.
   Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
@@ -66,6 +70,7 @@ class Variants {
  private:
   const SegmentGroups& groups_;
   StepShape step_;
+  std::string outside_;  // moments that are asked for, with the place that is allowed
   std::vector<Variant> levels_;
   std::vector<int64_t> chunks_;
   std::vector<size_t> projectable_;

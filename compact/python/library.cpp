@@ -59,7 +59,7 @@ Policy policy_of(const std::string& given) {
 std::string policy_text(const std::string& given) { return policy_of(given).str(); }
 
 // How a policy has moments held; empty: it does not say.
-std::string moments_of(const std::string& policy) { return policy_of(policy).moment("").name; }
+std::string moments_of(const std::string& policy) { return policy_of(policy).moment(""); }
 
 // 0: it is no number of bytes.
 int64_t bytes_of_text(const std::string& text) { return parse_bytes(text).value_or(0); }

@@ -122,6 +122,12 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
   for (size_t i = 0; i < count; ++i) put_back(i);
 }
 
+// Zeros for state that lives between updates; `place`: as memory_place() reads it.
+at::Tensor state_zeros(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device,
+                       const std::string& place, const std::string& folder) {
+  return zeros_in(memory_place(place), sizes, at::device(device).dtype(dtype), folder);
+}
+
 }  // namespace
 
 void Projected::update(const std::string& kind, const at::Tensor& weight, const at::Tensor& grad,
@@ -185,6 +191,9 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
   m.def("check_update_options", [](const std::string& kind, const UpdateNumbers& numbers) {
     update_options(kind, numbers);
   });
+  m.def(
+      "state_zeros(int[] sizes, ScalarType dtype, Device device, str place, str folder) -> Tensor",
+      &state_zeros);
   // Elements of a row of an 8-bit moment that share a scale.
   m.def("moment_block", []() -> int64_t { return kernels::kFloat8Block; });
 }

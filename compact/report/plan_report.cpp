@@ -38,6 +38,10 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   const StepMemory& m = plan.memory;
   std::string out = "\n" + slot_table(m.slots) + "\n";
   for (const Row& r : kFixed) out += row(r.name, m.*r.bytes, r.note);
+  if (m.outside > 0) {
+    out += row("optimizer, outside", m.outside,
+               device == c10::kCUDA ? "in the host's memory" : "in files of --offload_folder");
+  }
   if (m.matrix_library > 0) {
     out += row("matrix library", m.matrix_library, "workspaces of cuBLAS, one for each thread");
   }
@@ -52,9 +56,8 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
     out += row("reserved", plan.reserved,
                "by the caching allocator, modelled; the driver's context is not in it");
     if (m.host.asked > 0) {
-      out +=
-          row("host", m.host.asked,
-              cat("of saved, offloaded; pinned in powers of two: ", format_bytes(m.host.pinned)));
+      out += row("host", m.host.asked,
+                 cat("offloaded; pinned in powers of two: ", format_bytes(m.host.pinned)));
     }
   }
   return out;
@@ -102,6 +105,7 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
   j["weights_bytes"] = m.weights;
   j["gradients_bytes"] = m.gradients;
   j["optimizer_bytes"] = m.optimizer;
+  j["optimizer_outside_bytes"] = m.outside;
   j["projections_bytes"] = m.projections;
   j["other_bytes"] = m.other;
   j["saved_bytes"] = m.saved;

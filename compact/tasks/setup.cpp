@@ -158,9 +158,10 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
   options.group = std::move(group);
   options.seed = key_of(c, RandomUse::kOptimizer);
   options.moment = [policy, state](const Parameter& p) {
-    const Spec moment = policy.moment(p.name);
-    return moment.name.empty() ? state : moment.name;
+    const std::string moment = policy.moment(p.name);
+    return moment.empty() ? state : moment;
   };
+  options.offload_folder = c.offload_folder.empty() ? c.output_dir : c.offload_folder;
   return options;
 }
 

@@ -81,7 +81,8 @@ std::string Plans::milder_settings(const Policy* policy, int64_t bytes) const {
   }
   if (!has_segments()) return text;
   other = c;
-  for (const char* more : {"quantize", "project", "quantize,project"}) {
+  const char* const place = device_ == c10::kCUDA ? "offload" : "disk";
+  for (const char* more : {place, "quantize", "project", "quantize,project"}) {
     other.allow = Allowed::parse(cat(more, ",", c.allow)).str();
     const std::string what = cat(policy ? "--preset auto " : "", "--allow ", other.allow);
     if (other.allow != Allowed::parse(c.allow).str() && offer(what, other, nullptr)) break;

@@ -116,6 +116,10 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   }
   int64_t weights = figures.weights_bytes, moments = 0;
   for (const auto& [kind, bytes] : optimizer.bytes()) {
+    if (kind == "outside") {
+      results["memory/optimizer_outside_bytes"] = bytes;
+      continue;
+    }
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;
   }
   results["memory/weights_bytes"] = weights;

@@ -14,6 +14,11 @@ A row is what one index of the first dimension selects, so that a shard has whol
 elements takes n + 4 ceil(n / 256) bytes. Vectors of fewer than 65,536 elements, as norms and biases
 have, keep float32 moments under "f8".
 
+moments "f32+offload", and likewise for the others: moments and masters lie in the host's memory, in which
+a GPU reads and writes them during an update; a CPU has no other memory. "f32+disk", on a CPU: in unnamed files of
+`offload_folder`, which the system reads and writes page by page when memory is short; the folder must be on a
+disk, and have room for them when an update makes them. The bits are those of "f32".
+
 bfloat16 parameters are rounded stochastically, as are moments in 16 and 8 bits: what is lost to
 rounding is right on average, and no float32 copy is needed. `master_weights=True` keeps one. The random
 bits come from `seed`, the parameter's place among all groups, the number of its update and, under
@@ -39,6 +44,7 @@ reentrant checkpoints.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -58,11 +64,12 @@ class AdamW(Optimizer):
         params: a module, parameters, (name, parameter) pairs, or groups of either, each with settings of
             its own. Carriers of projected gradients (compact.apply) are parameters like others.
         lr, betas, eps, weight_decay: as torch.optim.AdamW's; eps must be positive.
-        moments: how both moments are held, "f32", "bf16" or "f8"; None: as the policy of the model says where
+        moments: how both moments are held, "f32", "bf16" or "f8", and where (above); None: as the policy of the model says where
             `params` is one (compact.apply), else "f32".
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
         seed: of stochastic rounding; ranks of one run must be given the same.
         release: updates each parameter inside the backward pass, when its gradient is whole (above).
+        offload_folder: for moments with "+disk".
 
     State of a parameter: `step`, `exp_avg`, `exp_avg_sq`, with f8 `exp_avg_scales` and
     `exp_avg_sq_scales`, with masters `master`. Under fully_shard all but `step` are DTensors, of this
@@ -83,12 +90,13 @@ class AdamW(Optimizer):
         master_weights: bool = False,
         seed: int = 0,
         release: bool = False,
+        offload_folder: str | os.PathLike[str] | None = None,
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"moments": self._moments(moments, params), "master_weights": master_weights, "seed": seed}
         if isinstance(params, nn.Module):
             params = params.parameters()
-        super().__init__(params, defaults, release)
+        super().__init__(params, defaults, release, offload_folder)
 
 
 def _is_of_adapter(name: str) -> bool:
@@ -123,12 +131,13 @@ class Muon(Optimizer):
             several fused into one is orthogonalised as one.
         lr, momentum, nesterov: Muon's.
         weight_decay: of matrices, decoupled.
-        moments: how momentum, and AdamW's moments, are held, "f32", "bf16" or "f8"; None: as the policy of the
-            model says where `params` is one, else "bf16".
+        moments: how momentum, and AdamW's moments, are held, "f32", "bf16" or "f8", and where (above); None: as the
+            policy of the model says where `params` is one, else "bf16".
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
         adamw_lr, betas, eps: AdamW's; adamw_lr is lr where it is None.
         seed: of stochastic rounding; ranks of one run must be given the same.
         release: updates each parameter inside the backward pass, when its gradient is whole (above).
+        offload_folder: for moments with "+disk".
 
     State of a matrix: `step`, `momentum_buffer`, with f8 `momentum_buffer_scales`, with masters
     `master`; of the rest, AdamW's. Throws ValueError on settings out of range, on parameters that it
@@ -152,6 +161,7 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         seed: int = 0,
         release: bool = False,
+        offload_folder: str | os.PathLike[str] | None = None,
     ):
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         defaults |= {"betas": betas, "eps": eps, "moments": self._moments(moments, params), "master_weights": master_weights}
@@ -159,7 +169,7 @@ class Muon(Optimizer):
         self._adamw_lr = lr if adamw_lr is None else adamw_lr
         if isinstance(params, nn.Module):
             params = self._groups_of(params)
-        super().__init__(params, defaults, release)
+        super().__init__(params, defaults, release, offload_folder)
 
     def _check_groups(self) -> None:
         of_adapters = any(_is_of_adapter(n) for group in self.param_groups for n in group.get("param_names", ()))

@@ -33,8 +33,8 @@ TEST(Policy, TheLastLineThatMatchesHolds) {
   EXPECT_EQ(p.slot("layers.0.attn.norm").text(), "keep");
   EXPECT_EQ(p.grad("layers.2.attn.out").str(), "project:rank=0.5");
   EXPECT_EQ(p.grad("head").name, "full");
-  EXPECT_EQ(p.moment("head").name, "bf16");
-  EXPECT_EQ(Policy().moment("head").name, "");
+  EXPECT_EQ(p.moment("head"), "bf16");
+  EXPECT_EQ(Policy().moment("head"), "");
 }
 
 TEST(Policy, RangesOfLayers) {

@@ -13,14 +13,14 @@ namespace compact {
 namespace {
 
 Moment f8(at::IntArrayRef sizes, bool is_signed) {
-  return {sizes, at::TensorOptions(), MomentType::kFloat8, is_signed};
+  return {sizes, at::TensorOptions(), {MomentType::kFloat8}, is_signed};
 }
 
 TEST(Moment, TakesOneByteAndAPowerForEach256) {
   EXPECT_EQ(f8({3, 256}, true).nbytes(), 3 * 256 + 3 * 4);
   EXPECT_EQ(f8({3, 257}, true).nbytes(), 3 * 257 + 3 * 2 * 4);
   EXPECT_EQ(f8({1000}, false).nbytes(), 1000 + 4 * 4);
-  EXPECT_EQ(Moment({5, 3}, at::TensorOptions(), MomentType::kBFloat16, true).nbytes(), 30);
+  EXPECT_EQ(Moment({5, 3}, at::TensorOptions(), {MomentType::kBFloat16}, true).nbytes(), 30);
 }
 
 TEST(Moment, LivesInTensorsThatAreThere) {

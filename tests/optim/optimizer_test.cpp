@@ -108,9 +108,9 @@ TEST(Optimizer, RefusesBadInput) {
   EXPECT_THROW(Optimizer(toy.pointers(), {.eps = 0}), InputError);
   EXPECT_THROW(Optimizer(toy.pointers(), {.weight_decay = kNan}), InputError);
   EXPECT_THROW(Optimizer(toy.pointers(), {.momentum = 1.5}), InputError);
-  EXPECT_THAT([] { moment_type("quantize:bits=8"); },
+  EXPECT_THAT([] { moment_kind("quantize:bits=8"); },
               ThrowsMessage<InputError>(HasSubstr("quantize:bits=8")));
-  EXPECT_THROW(moment_type("bf16:bits=8"), InputError);
+  EXPECT_THROW(moment_kind("bf16:bits=8"), InputError);
   EXPECT_THAT([] { optimizer_named("moun"); },
               ThrowsMessage<InputError>(HasSubstr("did you mean `muon`")));
 
@@ -154,8 +154,8 @@ TEST(Optimizer, RefusesGradientsAndMomentsOfOtherTypes) {
 
   Parameter p{.name = "w", .weight = at::zeros({4, 4})};
   ParameterState mixed{.parameter = &p,
-                       .m = Moment({4, 4}, p.weight.options(), MomentType::kBFloat16, true),
-                       .v = Moment({4, 4}, p.weight.options(), MomentType::kFloat32, false)};
+                       .m = Moment({4, 4}, p.weight.options(), {MomentType::kBFloat16}, true),
+                       .v = Moment({4, 4}, p.weight.options(), {MomentType::kFloat32}, false)};
   const OptimizerOptions options;
   const StepContext context{.options = options, .learning_rate = 0.1, .step = 1};
   const at::Tensor ones = at::ones({4, 4});

@@ -137,7 +137,7 @@ TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
     PlanRequest r = request_;
     const Chosen chosen = planner.choose(budget);
     r.policy = chosen.policy;
-    EXPECT_EQ(chosen.policy.moment("any").name, moment);
+    EXPECT_EQ(chosen.policy.moment("any"), moment);
     EXPECT_EQ(chosen.policy.grad("layers.2.attn.qkv").name == "project", budget < quantized);
     EXPECT_EQ(chosen.policy.slot("layers.0.attn.input").first().name == "quantize",
               budget <= quantized);
@@ -211,7 +211,7 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
     const int64_t budget = lossless - (lossless - four) * i / 16;
     const Chosen chosen = planner.choose(budget);
     EXPECT_FALSE(chosen.lossless);
-    EXPECT_EQ(chosen.policy.moment("any").name, "f8");
+    EXPECT_EQ(chosen.policy.moment("any"), "f8");
     EXPECT_GT(chosen.error, 0);
     EXPECT_LE(chosen.error, in_four.error) << i;
     if (i < 16) {

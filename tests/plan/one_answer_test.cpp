@@ -47,7 +47,7 @@ Setting segments(const std::string& name, c10::DeviceType device, const MakeNetw
         .optimizer = {.kind = &adamw_optimizer,
                       .moment =
                           [policy, usual](const Parameter& p) {
-                            const std::string moment = policy.moment(p.name).name;
+                            const std::string moment = policy.moment(p.name);
                             return moment.empty() ? usual : moment;
                           }},
         .device = device};

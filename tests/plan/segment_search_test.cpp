@@ -64,7 +64,7 @@ StepRequest request_of(const SearchSetting& s, const Policy& policy) {
           .optimizer = {.kind = &sgd_optimizer,
                         .moment =
                             [policy](const Parameter& p) {
-                              const std::string name = policy.moment(p.name).name;
+                              const std::string name = policy.moment(p.name);
                               return name.empty() ? "f32" : name;
                             }},
           .step = {.accumulation = s.accumulation, .clip = s.clip}};

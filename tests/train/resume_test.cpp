@@ -85,6 +85,8 @@ INSTANTIATE_TEST_SUITE_P(
              {{"preset", "gact-l2"}, {"bits_interval", "4"}, {"dtype", "bfloat16"}}},
         Case{"float8_moments",
              {{"preset", "compact"}, {"update_proj_gap", "4"}, {"optim_state_dtype", "float8"}}},
+        Case{"moments_on_disk",
+             {{"preset", "compact"}, {"update_proj_gap", "4"}, {"set", "moment * = f32+disk"}}},
         Case{"bf16_master",
              {{"preset", "exact"}, {"dtype", "bfloat16"}, {"master_weights", "true"}}}),
     [](const auto& info) { return info.param.name; });

@@ -70,7 +70,8 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
         check_budget(l.roles, l.slot);
       } else {
         check_treatment(l.kind, chain);
-        l.other = std::move(chain[0]);
+        l.moment = Spec::chain_str(chain);
+        l.grad = std::move(chain[0]);
       }
     } catch (const InputError& e) {
       fail(where, ": ", e.what());
@@ -110,6 +111,10 @@ void Policy::append(const Policy& other) {
   lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
 }
 
+std::string Policy::Line::treatment() const {
+  return kind == PolicyKind::kSlot ? slot.text() : kind == PolicyKind::kGrad ? grad.str() : moment;
+}
+
 std::string Policy::Line::text() const {
   return cat(kKinds[static_cast<int>(kind)], " ", pattern, " = ", treatment(), "\n");
 }
@@ -132,12 +137,12 @@ Treatment Policy::slot(std::string_view name, Role role) const {
 
 Spec Policy::grad(std::string_view name) const {
   const Line* const line = find(PolicyKind::kGrad, name);
-  return line ? line->other : Spec{.name = "full", .values = {}};
+  return line ? line->grad : Spec{.name = "full", .values = {}};
 }
 
-Spec Policy::moment(std::string_view name) const {
+std::string Policy::moment(std::string_view name) const {
   const Line* const line = find(PolicyKind::kMoment, name);
-  return line ? line->other : Spec();
+  return line ? line->moment : std::string();
 }
 
 bool Policy::has(PolicyKind kind) const {
@@ -187,9 +192,9 @@ bool Policy::halve_bits() {
 int Policy::override_projection(std::string_view key, std::string_view value) {
   int changed = 0;
   for (Line& line : lines_) {
-    if (line.kind != PolicyKind::kGrad || line.other.name != "project") continue;
-    line.other.set(key, value);
-    check_treatment(line.kind, {line.other});
+    if (line.kind != PolicyKind::kGrad || line.grad.name != "project") continue;
+    line.grad.set(key, value);
+    check_treatment(line.kind, {line.grad});
     ++changed;
   }
   return changed;
@@ -197,8 +202,7 @@ int Policy::override_projection(std::string_view key, std::string_view value) {
 
 bool Policy::sets_projection(std::string_view key, std::string_view value) const {
   for (const Line& line : lines_) {
-    if (line.kind == PolicyKind::kGrad && line.other.has(key) &&
-        line.other.text(key, "") != value) {
+    if (line.kind == PolicyKind::kGrad && line.grad.has(key) && line.grad.text(key, "") != value) {
       return true;
     }
   }
@@ -221,7 +225,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all,
   };
   for (const Line& line : lines_) {
     if (line.kind != kind || matched(line)) continue;
-    if (among && line.other.name == "frozen") continue;
+    if (among && line.grad.name == "frozen") continue;
     if (line.general) {
       COMPACT_CHECK(works(line), line.where, ": no slot of this model is in the preset");
       continue;

@@ -48,10 +48,10 @@ class Policy {
   // Appends the lines of `other`, which override the ones here.
   void append(const Policy& other);
 
-  // The treatment of a name; where no line matches: keep, full, and an empty name for moments.
+  // The treatment of a name; where no line matches: keep, full, and an empty text for moments.
   Treatment slot(std::string_view name, Role role = Role::kNone) const;
   Spec grad(std::string_view name) const;
-  Spec moment(std::string_view name) const;
+  std::string moment(std::string_view name) const;
 
   // Whether there is any line of a kind; whether one matches.
   bool has(PolicyKind kind) const;
@@ -90,13 +90,14 @@ class Policy {
     std::string pattern;
     std::vector<Role> roles;  // of a pattern `role:...`
     Treatment slot;           // of slots
-    Spec other;               // of gradients and moments
+    Spec grad;                // of gradients
+    std::string moment;       // of moments
     std::string where;        // source:line
     bool general = false;     // of a preset: written for many models, may match nothing
 
     bool matches(std::string_view name, Role role) const;
     std::string text() const;  // with the end of line
-    std::string treatment() const { return kind == PolicyKind::kSlot ? slot.text() : other.str(); }
+    std::string treatment() const;
   };
   const Line* find(PolicyKind kind, std::string_view name, Role role = Role::kNone) const;
   std::vector<Line> lines_;

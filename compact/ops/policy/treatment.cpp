@@ -7,6 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/base/text.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/codecs/parameter.h"
 
 namespace compact {
@@ -61,7 +62,9 @@ std::span<const TreatmentInfo> treatments() {
        "gradient and moments in a random projection of the input space (CompAct)"},
       {PolicyKind::kGrad, "frozen", "",
        "none: the parameter stays as it is, without moments and updates"},
-      {PolicyKind::kMoment, "f32", "", "optimizer state in f32"},
+      {PolicyKind::kMoment, "f32", "",
+       "optimizer state in f32; with +offload in the host's "
+       "memory, where a GPU works on it; with +disk, on a CPU, in files of --offload_folder"},
       {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
       {PolicyKind::kMoment, "f8", "",
        "optimizer state in 8-bit floats that share a power of two over 256 neighbours"},
@@ -71,8 +74,10 @@ std::span<const TreatmentInfo> treatments() {
 
 void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
   const Spec& spec = chain[0];
-  COMPACT_CHECK(chain.size() == 1, "treatment `", Spec::chain_str(chain),
-                "`: only codecs of slots are joined by `+`");
+  COMPACT_CHECK(chain.size() == 1 || (kind == PolicyKind::kMoment && chain.size() == 2),
+                "treatment `", Spec::chain_str(chain),
+                "`: only codecs of slots, and moments and their place, are joined by `+`");
+  if (chain.size() > 1) memory_place(chain[1].name);
   std::vector<std::string> known;
   for (const TreatmentInfo& t : treatments()) {
     if (t.kind == kind) known.push_back(t.name);
@@ -96,7 +101,7 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
         {"rank", "type", "share", "period", "scale", "carry", "dense", "lr_scale", "release"});
     check_projection(spec);
   } else {
-    spec.allow({});
+    for (const Spec& each : chain) each.allow({});
   }
   lr_scale_of(spec);
   spec.flag("release", false);

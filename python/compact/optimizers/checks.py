@@ -12,7 +12,7 @@ from ..base.shards import in_process_group, is_sharded, local_of
 from ..base.torch_private import internal_overlap
 from ..base.type_names import name_of
 from ..projected_weights.carriers import Carrier
-from .state import moment_type, MOMENTS, TYPES
+from .state import moment_type, MOMENTS, PLACES, TYPES
 
 WEIGHTS = (torch.float32, torch.bfloat16)
 RELEASE_ALONE = "release=True updates before gradients are summed over ranks: in a process group release=False"
@@ -20,8 +20,9 @@ RELEASE_ALONE = "release=True updates before gradients are summed over ranks: in
 
 def settings_problem(kind: str, group: dict[str, Any]) -> str | None:
     """Which setting of a group has a wrong type or is out of range."""
-    if not isinstance(group["moments"], str) or group["moments"] not in TYPES:
-        return f"moments must be one of {', '.join(TYPES)}, is {group['moments']!r}"
+    held, plus, where = str(group["moments"]).partition("+")
+    if held not in TYPES or (plus and where not in PLACES):
+        return f"moments must be one of {', '.join(TYPES)}, alone or with +{' or +'.join(PLACES)}, is {group['moments']!r}"
     for key, wanted in (("master_weights", bool), ("seed", int)):
         if not isinstance(group[key], wanted) or isinstance(group[key], bool) != (wanted is bool):
             return f"{key} must be of type {wanted.__name__}, is {group[key]!r}"

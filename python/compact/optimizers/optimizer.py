@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,12 +12,12 @@ from torch import nn
 
 from ..base.library import ops
 from ..base.policy import moments_of
-from ..base.shards import is_sharded, local_of, shard_of
+from ..base.shards import is_sharded, like_sharded, local_of, shard_of
 from ..base.type_names import name_of
 from ..projected_weights.carriers import Carrier
 from .checks import draw_problem, gradient_problem, numbers_of, parameter_problem, release_problem, settings_problem
 from .release import owner_of, Release
-from .state import Kept, layout, MOMENTS, new_state, SCALES, state_problem
+from .state import Kept, layout, MOMENTS, new_state, placed, SCALES, state_problem
 
 Row = tuple[int, int, torch.Tensor]  # place of a parameter among all, place in its group, and the parameter
 
@@ -33,7 +34,8 @@ class Optimizer(torch.optim.Optimizer):
     _complete = False  # the constructor has added all of its groups
     usual_moments: str  # how they are held where neither the constructor nor the model's policy says it
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool, offload_folder: str | os.PathLike[str] | None = None):
+        self._folder = "" if offload_folder is None else os.fspath(offload_folder)
         if not isinstance(release, bool):
             self._fail(f"release must be of type bool, is {release!r}")
         if not isinstance(params, Iterable):
@@ -116,6 +118,8 @@ class Optimizer(torch.optim.Optimizer):
         """Throws ValueError on settings that cannot be, and on some of its parameters; the numbers of an update."""
         kind = self._kind(group)
         self._refuse(settings_problem(kind, group))
+        if group["moments"].endswith("+disk") and not self._folder:
+            self._fail('moments with "+disk" need offload_folder, a folder on a disk')
         numbers = numbers_of(group)
         try:
             ops.check_update_options(kind, numbers)
@@ -170,20 +174,32 @@ class Optimizer(torch.optim.Optimizer):
             if isinstance(p, Carrier):
                 kept["projection"] = of_parameter["projection"].detach().cpu()
             for name in layout(p, self._kind(group), group):
-                kept[name] = of_parameter[name].detach().to(p.device).contiguous()
+                kept[name] = self._placed(of_parameter[name].detach().to(p.device).contiguous(), group)
             state[key] = Kept(kept)
         return {**state_dict, "state": state, "param_groups": groups}
 
+    def _placed(self, t: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        if not is_sharded(t):
+            return placed(t, group["moments"], self._folder)
+        return like_sharded(placed(local_of(t), group["moments"], self._folder), t, tuple(t.shape))
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "releases": self.releases}
+        return {**super().__getstate__(), "releases": self.releases, "folder": self._folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         releases = state.pop("releases", False)  # copies and pickles have it; torch's load_state_dict() calls this without it
         for key, of_parameter in state["state"].items():
             if isinstance(of_parameter, Kept):
                 state["state"][key] = of_parameter.state
+        folder = state.pop("folder", None)
         super().__setstate__(state)
         self._complete = True
+        if folder is not None:  # a copy, or from a pickle, whose tensors are in memory
+            self._folder = folder
+            for group in self.param_groups:
+                for p in group["params"]:
+                    own = self.state.get(p, {})
+                    own.update({name: self._placed(own[name], group) for name in own.keys() & layout(p, self._kind(group), group).keys()})
         if releases:
             self._release = self._release or Release(self)
             for group in self.param_groups:
@@ -243,7 +259,7 @@ class Optimizer(torch.optim.Optimizer):
                     self._refuse(draw_problem(p, state, place))
         # Memory for all state is allocated before anything changes.
         new = {
-            p: new_state(p, self._kind(self.param_groups[number]), self.param_groups[number])
+            p: new_state(p, self._kind(self.param_groups[number]), self.param_groups[number], self._folder)
             for number, mine in rows.items()
             for _, _, p in mine
             if not self.state.get(p)
@@ -325,7 +341,7 @@ class Optimizer(torch.optim.Optimizer):
             for p, step in zip(trained, steps):
                 if step < max(steps):
                     if not self.state.get(p):
-                        self.state[p] = new_state(p, self._kind(group_of[p]), group_of[p])
+                        self.state[p] = new_state(p, self._kind(group_of[p]), group_of[p], self._folder)
                     self.state[p]["step"] = torch.tensor(max(steps), device="cpu")
 
     @torch.compiler.disable

@@ -14,6 +14,7 @@ from ..projected_weights.carriers import Carrier
 
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # by kind of update
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f8": torch.uint8}
+PLACES = ("offload", "disk")  # after a type and `+`; else on the parameter's device
 SCALES = "_scales"
 _BLOCK = ops.moment_block()
 _SHORT_VECTOR = 65536
@@ -39,7 +40,8 @@ def _text(projection: Any) -> str | None:
 def moment_type(p: torch.Tensor, group: dict[str, Any]) -> str:
     """The type that its moments are held in; short vectors have float32 in place of f8."""
     short = p.dim() < 2 and p.numel() < _SHORT_VECTOR
-    return "f32" if group["moments"] == "f8" and short else group["moments"]
+    held = group["moments"].partition("+")[0]
+    return "f32" if held == "f8" and short else held
 
 
 def layout(p: torch.Tensor, kind: str, group: dict[str, Any]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -57,8 +59,16 @@ def layout(p: torch.Tensor, kind: str, group: dict[str, Any]) -> dict[str, tuple
     return held_as
 
 
-def new_state(p: torch.Tensor, kind: str, group: dict[str, Any]) -> dict[str, Any]:
-    """The state before the first update; of a DTensor, this rank's shard."""
+def placed(t: torch.Tensor, moments: str, folder: str) -> torch.Tensor:
+    """A tensor of a state, or of a shard of it, where moments are: the same one, or a copy."""
+    place = moments.partition("+")[2]
+    if not place:
+        return t
+    return ops.state_zeros(t.shape, t.dtype, t.device, place, folder).copy_(t)
+
+
+def new_state(p: torch.Tensor, kind: str, group: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The state before the first update; of a DTensor, this rank's shard. `folder`: of files of moments with `+disk`."""
     local = local_of(p)
     state: dict[str, Any] = {"step": torch.zeros((), dtype=torch.int64, device="cpu")}
     if isinstance(p, Carrier):
@@ -70,7 +80,7 @@ def new_state(p: torch.Tensor, kind: str, group: dict[str, Any]) -> dict[str, An
             here = (local.shape[0], *shape[1:])
         else:
             here = tuple(local.shape)
-        t = torch.zeros(here, dtype=dtype, device=local.device)
+        t = ops.state_zeros(here, dtype, local.device, group["moments"].partition("+")[2], folder)
         if name == "master":
             t.copy_(p.weight if isinstance(p, Carrier) else local)
         state[name] = like_sharded(t, p, shape) if is_sharded(p) else t

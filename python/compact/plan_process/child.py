@@ -164,25 +164,28 @@ class _Step:
         if any(scope.has_budget for scope in _scopes_of(self.model)):  # the first pass does not know yet how much it saves
             trace = max(trace, self.run(), key=self.reserved)
         peak, gradients, saved, workspace, moment = trace.peak()
-        states = self._state_bytes()
         return {
             "policy": name,
             "peak": peak,
             "reserved": self.reserved(trace),
             "weights": weights_of(self.model)[1],
-            "optimizer": states,
+            "optimizer": self._state_bytes(),
+            "outside": self._state_bytes(outside=True),
             "gradients": gradients,
             "saved": saved,
             "workspace": workspace,
             "at": moment,
         }
 
-    def _state_bytes(self) -> int:
+    def _state_bytes(self, outside: bool = False) -> int:
+        """Bytes of the optimizer's state on the device; `outside`: in files, or on the host of a GPU."""
         if self.optimizer is None:
             return 0
-        held = {}
-        for state in self.optimizer.state.values():
-            for t in state.values():
+        places = ("disk", "offload") if self._remembers else ("disk",)
+        moved = [p for group in self.optimizer.param_groups if self.is_ours() and group["moments"].endswith(places) for p in group["params"]]
+        moved, held = set(map(id, moved)), {}
+        for p, state in self.optimizer.state.items():
+            for t in state.values() if (id(p) in moved) == outside else ():
                 if isinstance(t, torch.Tensor) and t.device.type == "meta":
                     held[storage_id(t.untyped_storage())] = t.untyped_storage().nbytes()
         return sum(held.values())

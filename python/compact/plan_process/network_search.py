@@ -34,7 +34,7 @@ class NetworkSearch:
         self._step = step
         self._known: dict[str, Found] = {}
         moments, usual = [""], step.moments()
-        if "quantize" in allow:
+        if "quantize" in allow and "+" not in usual:
             moments += [kind for kind in ("bf16", "f8") if usual == "f32" or (usual and usual != "f8" and kind == "f8")]
         self._levels = [(_lines(kind), True) for kind in moments]
         if "quantize" in allow:

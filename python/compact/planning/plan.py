@@ -33,7 +33,7 @@ class Plan(dict):
     rows: of each policy `peak` (bytes of tensors at the highest moment of a step), `reserved` (on a
     GPU what torch's caching allocator holds, else the peak), at the peak `gradients`, `saved` (for
     the backward pass) and `workspace`, always `weights` (those in codes with their scales)
-    and `optimizer`, and `at`, the moment. parameters: of the model, as many as codes stand for.
+    and `optimizer`, without its state `outside` of the device, and `at`, the moment. parameters: of the model, as many as codes stand for.
     failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
     of a GPU `gpu`, its name (str() says where it was taken since none is here), and `memory`, what a step may take of it in bytes, 0 where that is not
     known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
@@ -58,13 +58,16 @@ class Plan(dict):
         cuda = self["device"] != "cpu"
         device = (self["gpu"] + " (none was found here: gpu= names another)" * self.assumed) if cuda else "the CPU"
         lines = [f"{self['model']}, {self['parameters']:,} parameters, a step on {device}, MiB"]
-        names = ("peak", *(("reserved",) if cuda else ()), "weights", "optimizer", "gradients", "saved", "workspace")
+        outside = any(row["outside"] for row in self["rows"])
+        names = ("peak", *["reserved"] * cuda, "weights", "optimizer", *["outside"] * outside, "gradients", "saved", "workspace")
         width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), 0)
         lines.append(f"{'policy':{width}}" + "".join(f"{name:>11}" for name in names) + "  highest in")
         for row in self["rows"]:
             numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
             lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
         lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace as they are at the highest moment")
+        if outside:
+            lines.append("outside: the optimizer's state in the host's memory, or on a disk")
         if self["mask"] is False:
             lines.append("no attention mask is counted, which padded samples have: padded=True counts one, or `attention_mask` in a dictionary")
         if self.get("memory"):

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/codecs/memory_place.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/text.h"
+#include "compact/codecs/meta_device.h"
+
+namespace compact {
+namespace {
+
+// The addresses between which all mappings lie.
+std::atomic<uintptr_t> g_lowest{UINTPTR_MAX}, g_highest{0};
+struct sigaction g_before;
+
+// The system has no other way to say that a page of a mapped file could not be read or written.
+void on_bus_error(int number, siginfo_t* info, void*) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (address >= g_lowest && address < g_highest) {
+    constexpr std::string_view kText =
+        "error: a disk failed that holds the optimizer's state (--offload_folder); checkpoints are "
+        "as they were\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+    _exit(1);
+  }
+  sigaction(number, &g_before, nullptr);  // the access that failed is made again
+}
+
+void watch(const void* begin, size_t bytes) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action = {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, &g_before);
+  });
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  for (uintptr_t old = g_lowest; first < old && !g_lowest.compare_exchange_weak(old, first);) {
+  }
+  const uintptr_t last = first + bytes;
+  for (uintptr_t old = g_highest; last > old && !g_highest.compare_exchange_weak(old, last);) {
+  }
+}
+
+FileDescriptor unnamed_file(const std::string& folder) {
+  FileDescriptor file(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.get() >= 0) return file;
+  if (errno != EOPNOTSUPP && errno != EISDIR) fail_with_errno(folder, "no file can be made there");
+  std::string name = folder + "/.compact-state-XXXXXX";  // a system of files without O_TMPFILE
+  file = FileDescriptor(mkostemp(name.data(), O_CLOEXEC));
+  if (file.get() < 0) fail_with_errno(folder, "no file can be made there");
+  unlink(name.c_str());
+  return file;
+}
+
+at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
+                        const std::string& folder) {
+  const auto bytes = static_cast<int64_t>(
+      c10::multiply_integers(sizes) * c10::elementSize(c10::typeMetaToScalarType(options.dtype())));
+  if (bytes == 0) return at::zeros(sizes, options);
+  const FileDescriptor file = unnamed_file(folder);
+  struct statfs system = {};
+  if (fstatfs(file.get(), &system) != 0) fail_with_errno(folder, "its file system is unknown");
+  COMPACT_CHECK(system.f_type != TMPFS_MAGIC && system.f_type != RAMFS_MAGIC, folder,
+                ": a folder for `disk` must be on a disk, this one is in memory (tmpfs): give "
+                "another --offload_folder");
+  // All of it now, so that no page is without a place later.
+  if (const int error = posix_fallocate(file.get(), 0, bytes)) {
+    errno = error;
+    fail_with_errno(folder, cat("there is no room for ", format_bytes(bytes),
+                                " more of the optimizer's state"));
+  }
+  void* const begin =
+      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (begin == MAP_FAILED) fail_with_errno(folder, "a file of it cannot be mapped");
+  watch(begin, static_cast<size_t>(bytes));
+  // An update goes through it from front to back.
+  madvise(begin, static_cast<size_t>(bytes), MADV_SEQUENTIAL);
+  return at::from_blob(
+      begin, sizes, [bytes](void* p) { munmap(p, static_cast<size_t>(bytes)); }, options);
+}
+
+at::Tensor pinned_zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const at::Tensor host = at::zeros(sizes, options.device(at::kCPU).pinned_memory(true));
+  if (host.numel() == 0) return at::zeros(sizes, options);
+  // Freed memory may be given out again at once: not before the GPU is done with it.
+  const auto release = [host, device = options.device()](void*) {
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  };
+  return at::for_blob(host.data_ptr(), sizes)
+      .deleter(release)
+      .options(options)
+      .target_device(options.device())
+      .make_tensor();
+}
+
+}  // namespace
+
+MemoryPlace memory_place(std::string_view word) {
+  if (word.empty()) return MemoryPlace::kDevice;
+  if (word == "offload") return MemoryPlace::kHost;
+  COMPACT_CHECK(word == "disk", "[memory] a place is offload or disk, not `", word, "`",
+                suggestion(word, std::vector<std::string>{"offload", "disk"}));
+  return MemoryPlace::kDisk;
+}
+
+at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
+                    const std::string& folder) {
+  const bool cpu = device_type_of(options.device()) == at::kCPU;
+  COMPACT_CHECK(cpu || place != MemoryPlace::kDisk,
+                "[memory] `disk` is for a CPU; beside a GPU there is `offload`");
+  if (place == MemoryPlace::kDevice || (cpu && place == MemoryPlace::kHost)) {
+    return at::zeros(sizes, options);
+  }
+  if (options.device().is_meta()) {
+    const MetaOnHost elsewhere;
+    return at::zeros(sizes, options);
+  }
+  return cpu ? mapped_zeros(sizes, options, folder) : pinned_zeros(sizes, options);
+}
+
+}  // namespace compact

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory outside of the device for tensors that live between steps, as an optimizer's state: the
+// host's, or files. Kernels and operations of the device read and write it in place.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace compact {
+
+enum class MemoryPlace : uint8_t { kDevice, kHost, kDisk };
+// `offload` or `disk`; empty: the device. Throws InputError on another word.
+MemoryPlace memory_place(std::string_view word);
+
+// Contiguous zeros. On a GPU `offload` is pinned memory that the GPU reads and writes over its bus;
+// on a CPU, where the host is the device, ordinary memory. `disk`, on a CPU alone: an unnamed file
+// in `folder` that is mapped into memory: the system reads its pages when they are used, and writes
+// and drops them when memory is short. Nothing is left of it after the process. Throws InputError
+// where the folder cannot hold it, or lies in memory itself (tmpfs).
+at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
+                    const std::string& folder);
+
+}  // namespace compact

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments and masters in files: the bits of those in memory, none of the memory, through state dicts, copies and pickles."""
+import copy
+import os
+import pickle
+
+import pytest
+import torch
+from _device import DEVICE
+from conftest import make
+
+import compact
+
+KINDS = {"adamw": compact.optim.AdamW, "muon": compact.optim.Muon}
+ON_CPU = pytest.mark.skipif(DEVICE != "cpu", reason="disk is for a CPU")
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(3)
+    layers = [torch.nn.Sequential(torch.nn.Linear(96, 96)) for _ in range(2)]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(96, 8)).to(dtype)
+
+
+def steps(model, optimizer, begin, end):
+    for i in range(begin, end):
+        torch.manual_seed(i)
+        model(torch.randn(4, 96, dtype=next(model.parameters()).dtype)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def mapped():
+    """Bytes of this process that are mapped from files without a name."""
+    with open("/proc/self/maps") as lines:
+        spans = [line.split()[0].split("-") for line in lines if "(deleted)" in line and "rw-s" in line]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in spans)
+
+
+@ON_CPU
+@pytest.mark.parametrize("dtype, master", [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
+@pytest.mark.parametrize("held", ["f32", "bf16", "f8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bits(kind, held, dtype, master, tmp_path):
+    def pair(place, like=None):
+        model = like or network(dtype)
+        folder = tmp_path if place else None
+        return model, KINDS[kind](model, lr=1e-2, moments=held + place, master_weights=master, offload_folder=folder)
+
+    memory, disk = pair(""), pair("+disk")
+    before = mapped()
+    steps(*memory, 0, 3)
+    steps(*disk, 0, 3)
+    assert mapped() - before >= sum(t.nbytes for s in memory[1].state.values() for k, t in s.items() if k != "step")
+    assert not os.listdir(tmp_path)
+    for again in ("state dict", "copy", "pickle"):
+        if again == "state dict":
+            saved = copy.deepcopy(disk[1].state_dict())
+            disk = pair("+disk", disk[0])
+            disk[1].load_state_dict(saved)
+        else:
+            disk = copy.deepcopy(disk) if again == "copy" else pickle.loads(pickle.dumps(disk))
+        held_in_files = mapped()
+        steps(*memory, 3, 5)
+        steps(*disk, 3, 5)
+        assert mapped() == held_in_files > before, again
+        for a, b in zip(memory[0].parameters(), disk[0].parameters()):
+            assert torch.equal(a, b), again
+
+
+@pytest.mark.parametrize("device, place", [("cuda", "offload"), ("cpu", "disk"), ("cpu", "offload")])
+def test_plans(device, place, tmp_path):
+    """A step takes less by all of the state that is not on its device."""
+
+    def plan(moments):
+        settings = {"moments": moments, "offload_folder": tmp_path}
+        gpu = {"gpu": "h100"} if device == "cuda" else {}
+        made = compact.plan(compact.apply(make("llama")), (2, 16), policies="exact", device=device, optimizer=(compact.optim.AdamW, settings), **gpu)
+        return made["rows"][0], str(made)
+
+    (here, _), (there, text) = plan("f32"), plan("f32+" + place)
+    moved = here["optimizer"] if (device, place) != ("cpu", "offload") else 0
+    assert here["outside"] == 0 and there["outside"] == moved and there["optimizer"] == here["optimizer"] - moved
+    if device == "cpu":
+        assert here["peak"] - there["peak"] == moved
+    assert ("outside: " in text) == (moved > 0)
+
+
+def test_refusals(tmp_path):
+    p = [torch.nn.Parameter(torch.zeros(4, 4))]
+    with pytest.raises(ValueError, match=r"moments must be one of f32, bf16, f8, alone or with \+offload or \+disk, is 'f32\+dsk'"):
+        compact.optim.AdamW(p, moments="f32+dsk")
+    with pytest.raises(ValueError, match="need offload_folder"):
+        compact.optim.AdamW(p, moments="f32+disk")
+    if DEVICE == "cpu":
+        optimizer = compact.optim.AdamW(p, moments="f32+disk", offload_folder=tmp_path / "none")
+        p[0].grad = torch.ones(4, 4)
+        with pytest.raises(ValueError, match="none: no file can be made there"):
+            optimizer.step()
+        assert not p[0].any() and not optimizer.state
