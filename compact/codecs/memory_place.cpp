@@ -72,6 +72,7 @@ at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
   const auto bytes = static_cast<int64_t>(
       c10::multiply_integers(sizes) * c10::elementSize(c10::typeMetaToScalarType(options.dtype())));
   if (bytes == 0) return at::zeros(sizes, options);
+  COMPACT_CHECK(!folder.empty(), "[memory] `disk` needs a folder for its files");
   const FileDescriptor file = unnamed_file(folder);
   struct statfs system = {};
   if (fstatfs(file.get(), &system) != 0) fail_with_errno(folder, "its file system is unknown");

@@ -256,10 +256,11 @@ TEST(Llama, RefusesBadInput) {
 
 TEST(Models, TheTableHasTheNumbersOfParametersKnown) {
   const std::pair<const char*, double> known[] = {
-      {"llama-60m", 58.1e6},      {"llama-130m", 134.1e6},  {"llama-350m", 368.0e6},
-      {"llama-1b", 1339.1e6},     {"llama-7b", 6738.4e6},   {"smollm2-135m", 134.5e6},
-      {"qwen2.5-0.5b", 494.03e6}, {"qwen3-0.6b", 596.05e6}, {"llama-3.2-1b", 1235.81e6},
-      {"mistral-7b", 7248.02e6},  {"olmo2-1b", 1484.92e6},  {"olmo2-7b", 7298.62e6}};
+      {"llama-60m", 58.1e6},       {"llama-130m", 134.1e6},  {"llama-350m", 368.0e6},
+      {"llama-1b", 1339.1e6},      {"llama-7b", 6738.4e6},   {"smollm2-135m", 134.5e6},
+      {"qwen2.5-0.5b", 494.03e6},  {"qwen3-0.6b", 596.05e6}, {"llama-3.2-1b", 1235.81e6},
+      {"mistral-7b", 7248.02e6},   {"olmo2-1b", 1484.92e6},  {"olmo2-7b", 7298.62e6},
+      {"llama-3.1-8b", 8030.26e6}, {"qwen3-8b", 8190.74e6},  {"qwen3-32b", 32762.12e6}};
   for (const auto& [name, parameters] : known) {
     const Llama model(named(llamas(), name, "no model").config, policy("off"),
                       {.device = at::kMeta, .max_length = 8});

@@ -85,6 +85,7 @@ TEST(StatePlaces, RefusesOtherWordsAndFolders) {
   EXPECT_THAT(refused("f32+dsk", kFolder), says("did you mean `disk`"));
   EXPECT_THAT(refused("f32+disk+offload", kFolder), says("in one place"));
   EXPECT_THAT(refused("f32+disk:x=1", kFolder), says("x"));
+  EXPECT_THAT(refused("f32+disk", ""), says("needs a folder"));
   EXPECT_THAT(refused("f32+disk", "no/such/folder"), says("no/such/folder: no file can be made"));
   struct statfs system = {};
   if (statfs("/dev/shm", &system) == 0 && system.f_type == 0x01021994) {

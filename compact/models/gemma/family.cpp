@@ -60,6 +60,13 @@ GemmaConfig second(int64_t hidden, int64_t mlp, int64_t layers, int64_t heads) {
   return c;
 }
 
+GemmaConfig third_12b() {
+  return {.block = gemma_block(true, 3840, 15360, 16, 8),
+          .num_hidden_layers = 48,
+          .sliding_window = 1024,
+          .rope = {.kind = RopeKind::kLinear, .theta = 1e6, .factor = 8}};
+}
+
 GemmaConfig third(int64_t hidden, int64_t mlp, int64_t layers) {
   return {.block = gemma_block(true, hidden, mlp, 4, 1),
           .num_hidden_layers = layers,
@@ -74,7 +81,7 @@ extern const FamilyInfo gemma_family = {
     .name = "gemma",
     .types = {{"gemma2", ModelUse::kTokens}, {"gemma3_text", ModelUse::kTokens}},
     .models = {gemma("gemma-3-270m", third(640, 2048, 18), 6),
-               gemma("gemma-3-1b", third(1152, 6912, 26), 6),
+               gemma("gemma-3-1b", third(1152, 6912, 26), 6), gemma("gemma-3-12b", third_12b(), 6),
                gemma("gemma-2-2b", second(2304, 9216, 26, 8), 2),
                gemma("gemma-2-9b", second(3584, 14336, 42, 16), 2)},
     .read = &GemmaModel::read,

@@ -48,28 +48,29 @@ LlamaInfo qwen2_5_0_5b() {
   return named_as("qwen2.5-0.5b", c);
 }
 
-LlamaInfo qwen3_0_6b() {
+LlamaInfo qwen3(std::string name, const BlockShape& block, int64_t layers, bool tied) {
   LlamaConfig c{.model_type = "qwen3",
-                .block = block_shape(1024, 3072, 16, 8, 128),
-                .num_hidden_layers = 28,
+                .block = block,
+                .num_hidden_layers = layers,
                 .vocab_size = 151936,
                 .max_position_embeddings = 40960,
                 .rope = {.theta = 1e6},
-                .tie_word_embeddings = true};
+                .tie_word_embeddings = tied};
   c.block.head_norms = true;
-  return named_as("qwen3-0.6b", c);
+  return named_as(std::move(name), c);
 }
 
-LlamaInfo llama3_2_1b() {
+LlamaInfo llama_3(std::string name, const BlockShape& block, int64_t layers, double factor,
+                  bool tied) {
   LlamaConfig c{
-      .block = block_shape(2048, 8192, 32, 8, 64),
-      .num_hidden_layers = 16,
+      .block = block,
+      .num_hidden_layers = layers,
       .vocab_size = 128256,
       .max_position_embeddings = 131072,
-      .rope = {.kind = RopeKind::kLlama3, .theta = 5e5, .factor = 32, .original_length = 8192},
-      .tie_word_embeddings = true};
+      .rope = {.kind = RopeKind::kLlama3, .theta = 5e5, .factor = factor, .original_length = 8192},
+      .tie_word_embeddings = tied};
   c.block.eps = 1e-5;
-  return named_as("llama-3.2-1b", c);
+  return named_as(std::move(name), c);
 }
 
 LlamaInfo mistral_7b() {
@@ -109,8 +110,11 @@ std::span<const LlamaInfo> llamas() {
       llama("llama-7b", 4096, 11008, 32, 32),
       smollm2_135m(),
       qwen2_5_0_5b(),
-      qwen3_0_6b(),
-      llama3_2_1b(),
+      qwen3("qwen3-0.6b", block_shape(1024, 3072, 16, 8, 128), 28, true),
+      qwen3("qwen3-8b", block_shape(4096, 12288, 32, 8, 128), 36, false),
+      qwen3("qwen3-32b", block_shape(5120, 25600, 64, 8, 128), 64, false),
+      llama_3("llama-3.2-1b", block_shape(2048, 8192, 32, 8, 64), 16, 32, true),
+      llama_3("llama-3.1-8b", block_shape(4096, 14336, 32, 8, 128), 32, 8, false),
       mistral_7b(),
       olmo2("olmo2-1b", 2048, 8192, 16, 16),
       olmo2("olmo2-7b", 4096, 11008, 32, 32),
