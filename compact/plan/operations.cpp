@@ -13,6 +13,7 @@
 #include "compact/base/check.h"
 #include "compact/base/function_ref.h"
 #include "compact/codecs/codec.h"
+#include "compact/codecs/meta_times.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/ops/memory/memory_trace.h"
 
@@ -122,6 +123,10 @@ void add(Operation operation) {
     operation.codec = (*r)->codec_scope;
   }
   operation.moment = traced_moment();
+  const int64_t times = MetaTimes::active();
+  operation.products *= static_cast<double>(times);
+  operation.bytes *= static_cast<double>(times);
+  operation.launches *= times;
   recorded->push_back(std::move(operation));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of a planned step, in the order in which they would run: every one of LibTorch
 // that calls no other, and every kernel of ours, with what it computes, reads and writes.
+// One may stand for several alike (MetaTimes), with what they do together.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -5,51 +5,10 @@ import re
 import shutil
 import unittest
 
-from _program import InFolder, hugging_face, run
-
-torch, transformers, peft, tensor_files = hugging_face("peft", "safetensors.torch")
-TEXT = "".join(chr(33 + i * i % 90) for i in range(32))
-FLAGS = ["--tokenizer=bytes", "--block_size=32", "--per_device_train_batch_size=2", "--max_steps=6", "--logging_steps=1",
-         "--validation_split=0", "--device=cpu", "--lora_dropout=0", "--learning_rate=1e-2",
-         "--lr_scheduler_type=constant", "--max_grad_norm=0", "--use_peft=true"]  # fmt: skip
+from _adapter_runs import AdapterRuns, peft, tensor_files, torch, transformers
 
 
-class Adapters(InFolder):
-    def setUp(self):
-        super().setUp()
-        torch.manual_seed(1)
-        config = transformers.LlamaConfig(
-            hidden_size=32, intermediate_size=45, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            vocab_size=257, max_position_embeddings=64, bos_token_id=None, eos_token_id=256,
-            pad_token_id=None, initializer_range=0.1)  # fmt: skip
-        self.base = self.folder / "base"
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(self.base)
-        self.text = self.folder / "text.txt"
-        self.text.write_text(TEXT * 40 + TEXT[:30])  # of which 40 blocks are made, all alike
-
-    def done(self, *arguments):
-        done = run(*arguments, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
-    def refused(self, *arguments):
-        done = run(*arguments, cwd=self.folder)
-        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-        return done.stderr
-
-    def flags(self, out, *more):
-        given = {flag.split("=")[0] for flag in more}
-        usual = [f"--model_name_or_path={self.base}", f"--train_file={self.text}", f"--output_dir={out}",
-                 f"--cache_dir={self.folder / 'cache'}", *FLAGS]  # fmt: skip
-        return [f for f in usual if f.split("=")[0] not in given] + list(more)
-
-    def train(self, out, *more):
-        return self.done("train", *self.flags(self.folder / out, *more))
-
-    def losses(self, out):
-        rows = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
-        return [row["loss"] for row in rows if "loss" in row]
-
+class Adapters(AdapterRuns):
     def model(self):
         return transformers.AutoModelForCausalLM.from_pretrained(self.base)
 
@@ -60,19 +19,7 @@ class Adapters(InFolder):
                 start, out = f"start-{len(more)}", f"out-{len(more)}"
                 self.train(start, *more, "--learning_rate=0")
                 self.train(out, *more)
-                model = peft.PeftModel.from_pretrained(self.model(), self.folder / start, is_trainable=True)
-                trained = [p for p in model.parameters() if p.requires_grad]
-                optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0)
-                ids = torch.tensor([list(TEXT.encode())] * 2)
-                labels = torch.tensor([list((TEXT[1:] + TEXT[0]).encode())] * 2)
-                said = self.losses(out)
-                for step, loss in enumerate(said):
-                    logits = model(ids).logits
-                    own = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-                    self.assertAlmostEqual(own.item(), loss, delta=2e-5 * loss, msg=f"step {step}")
-                    own.backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                said = self.check_losses(out, self.model(), start, rate=1e-2, within=2e-5)
                 self.assertLess(said[-1], said[0] - 0.1)
 
     def test_planned_is_measured_and_the_folder_is_pefts(self):
@@ -96,10 +43,9 @@ class Adapters(InFolder):
             whole, part = f"whole-{len(more)}", f"part-{len(more)}"
             self.train(whole, *more)
             self.train(part, *more, "--save_steps=3")
-            expected = (self.folder / whole / "adapter_model.safetensors").read_bytes()
             resume = f"--resume_from_checkpoint={self.folder / part}/checkpoint-3"
             self.train(part, *more, resume)
-            self.assertEqual((self.folder / part / "adapter_model.safetensors").read_bytes(), expected)
+            self.assertEqual(self.adapters(part), self.adapters(whole))
             saved = self.folder / part / "checkpoint-3"
             peft.PeftModel.from_pretrained(self.model(), saved)  # is a folder of peft's, too
             self.assertFalse((saved / "model.safetensors").exists())
@@ -110,27 +56,20 @@ class Adapters(InFolder):
             kept = self.base
             self.base = self.folder / "other"
             other.save_pretrained(self.base)
-            said = self.refused("train", *self.flags(self.folder / part, resume))
+            said = self.refused("train", *self.flags(part, resume))
             self.assertIn("are not those beside which the adapters of", said)
             self.base = kept
 
     def test_evaluated_generated_from_and_merged(self):
         self.train("out", "--load_best_model_at_end=true", f"--validation_file={self.text}", "--eval_steps=2")
         out, results = self.folder / "out", json.loads((self.folder / "out/all_results.json").read_text())
-        evaluate = ["eval", f"--validation_file={self.text}", "--block_size=32", "--device=cpu", "--json=eval.json",
-                    f"--cache_dir={self.folder / 'cache'}"]  # fmt: skip
-        def loss_of(folder):
-            self.done(*evaluate, f"--model_name_or_path={folder}", "--tokenizer=bytes")
-            return json.loads((self.folder / "eval.json").read_text())["eval_loss"]
-        self.assertAlmostEqual(loss_of(out), results["eval_loss"], delta=1e-5)
-        self.assertGreater(loss_of(self.base), results["eval_loss"] + 0.1)
+        self.assertAlmostEqual(self.loss_of(out), results["eval_loss"], delta=1e-5)
+        self.assertGreater(self.loss_of(self.base), results["eval_loss"] + 0.1)
         self.done("merge", f"--model_name_or_path={out}", "--output_dir=merged")
         merged = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "merged")
         whole = peft.PeftModel.from_pretrained(self.model(), out).merge_and_unload()
-        for (name, one), (other, two) in zip(merged.named_parameters(), whole.named_parameters(), strict=True):
-            self.assertEqual(name, other)
-            torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
-        self.assertAlmostEqual(loss_of(self.folder / "merged"), results["eval_loss"], delta=1e-5)
+        self.check_same(merged, whole, within=1e-6)
+        self.assertAlmostEqual(self.loss_of(self.folder / "merged"), results["eval_loss"], delta=1e-5)
         prompt = ["generate", "--prompt=abc", "--max_new_tokens=9", "--temperature=0", "--tokenizer=bytes"]
         texts = [self.done(*prompt, f"--model_name_or_path={f}").stdout for f in (out, self.folder / "merged")]
         self.assertEqual(*texts)
@@ -218,12 +157,12 @@ class Adapters(InFolder):
 
     def test_what_cannot_be_is_refused(self):
         def of(*more):
-            return self.refused("train", *self.flags(self.out, *more))
+            return self.refused("train", *self.flags("out", *more))
         self.assertIn("the model has no `c_attn`; its products are q_proj, k_proj,", of("--lora_target_modules=c_attn"))
         self.assertIn("must be names as q_proj", of("--lora_target_modules", "all-linear", "q_proj"))
         self.assertIn("beside adapters (--use_peft) no gradient is projected", of("--preset=compact"))
         self.assertIn("must be a folder with weights", self.refused(
-            "train", *self.flags(self.out, "--model=llama-tiny")[1:]))  # fmt: skip
+            "train", *self.flags("out", "--model=llama-tiny")[1:]))  # fmt: skip
         self.assertIn("--master_weights: adapters are float32", of("--master_weights=true", "--dtype=bfloat16"))
         self.assertIn("--lora_dropout must be in [0, 1)", of("--lora_dropout=1"))
         for line in ("grad layers.0.attn.qkv = full:lr_scale=2", "moment layers.*.mlp.down = bf16"):

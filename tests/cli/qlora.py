@@ -2,30 +2,13 @@
 """QLoRA: adapters beside a base in four bits, which is put into codes or is in codes: trained beside peft, planned,
 resumed, evaluated, generated from, merged."""
 import json
-import os
 import re
-import sys
 import unittest
 
-from _program import InFolder, run
+from _adapter_runs import FLAGS, AdapterRuns, peft, tensor_files, torch, transformers
+from _program import hugging_face
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import accelerate  # noqa: F401  (transformers asks for it beside bitsandbytes)
-    import bitsandbytes.functional as bnb
-    import torch
-    import transformers
-    from peft import PeftModel
-    from safetensors.torch import load_file, save_file
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
-
-transformers.utils.logging.disable_progress_bar()
-TEXT = "".join(chr(33 + i * i % 90) for i in range(32))
-FLAGS = ["--tokenizer=bytes", "--block_size=32", "--per_device_train_batch_size=2", "--max_steps=6", "--logging_steps=1",
-         "--validation_split=0", "--device=cpu", "--lora_dropout=0", "--learning_rate=1e-2",
-         "--lr_scheduler_type=constant", "--max_grad_norm=0", "--use_peft=true", "--load_in_4bit=true"]  # fmt: skip
+_, _, _, bnb = hugging_face("accelerate", "bitsandbytes.functional")  # transformers asks for accelerate beside bitsandbytes
 NESTED = "--use_bnb_nested_quant=true"
 
 
@@ -38,41 +21,8 @@ def through_nf4(matrix: torch.Tensor, nested: bool) -> torch.Tensor:
     return (levels * scales.repeat_interleave(64)[: matrix.numel()]).view(matrix.shape).to(matrix.dtype)
 
 
-class QLora(InFolder):
-    def setUp(self):
-        super().setUp()
-        torch.manual_seed(1)
-        config = transformers.LlamaConfig(
-            hidden_size=32, intermediate_size=45, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            vocab_size=257, max_position_embeddings=64, bos_token_id=None, eos_token_id=256,
-            pad_token_id=None, initializer_range=0.1)  # fmt: skip
-        self.base = self.folder / "base"
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(self.base)
-        self.text = self.folder / "text.txt"
-        self.text.write_text(TEXT * 40 + TEXT[:30])  # of which 40 blocks are made, all alike
-
-    def done(self, *arguments):
-        done = run(*arguments, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
-    def refused(self, *arguments):
-        done = run(*arguments, cwd=self.folder)
-        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-        return done.stderr
-
-    def flags(self, out, *more):
-        given = {flag.split("=")[0] for flag in more}
-        usual = [f"--model_name_or_path={self.base}", f"--train_file={self.text}", f"--output_dir={self.folder / out}",
-                 f"--cache_dir={self.folder / 'cache'}", *FLAGS]  # fmt: skip
-        return [f for f in usual if f.split("=")[0] not in given] + list(more)
-
-    def train(self, out, *more):
-        return self.done("train", *self.flags(out, *more))
-
-    def losses(self, out):
-        rows = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
-        return [row["loss"] for row in rows if "loss" in row]
+class QLora(AdapterRuns):
+    usual = [*FLAGS, "--load_in_4bit=true"]
 
     def model(self, nested=None, dtype=torch.float32):
         """The base, through codes where `nested` says of which kind."""
@@ -91,31 +41,13 @@ class QLora(InFolder):
         model.save_pretrained(self.folder / name)
         return self.folder / name
 
-    def adapters(self, out):
-        return (self.folder / out / "adapter_model.safetensors").read_bytes()
-
-    def loss_of(self, folder, *more):
-        self.done("eval", f"--validation_file={self.text}", "--block_size=32", "--device=cpu", "--json=eval.json",
-                  f"--cache_dir={self.folder / 'cache'}", f"--model_name_or_path={folder}", "--tokenizer=bytes", *more)  # fmt: skip
-        return json.loads((self.folder / "eval.json").read_text())["eval_loss"]
-
     def test_losses_are_those_of_peft(self):
         for nested in (False, True):
             more = ["--overwrite_output_dir=true", *([NESTED] if nested else [])]
             self.train("start", *more, "--learning_rate=0", "--max_steps=1")
             self.train("out", *more, "--learning_rate=2e-3", "--max_steps=20")
-            model = PeftModel.from_pretrained(self.model(nested), self.folder / "start", is_trainable=True)
-            optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-3, weight_decay=0)
-            ids = torch.tensor([list(TEXT.encode())] * 2)
-            labels = torch.tensor([list((TEXT[1:] + TEXT[0]).encode())] * 2)
-            said = self.losses("out")
+            said = self.check_losses("out", self.model(nested), "start", rate=2e-3, within=1e-5)
             self.assertEqual(len(said), 20)
-            for step, loss in enumerate(said):
-                own = torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), labels.flatten())
-                self.assertAlmostEqual(own.item(), loss, delta=1e-5 * loss, msg=f"step {step}")
-                own.backward()
-                optimizer.step()
-                optimizer.zero_grad()
             self.assertLess(said[-1], said[0] - 0.05)
 
     def test_planned_is_measured(self):
@@ -167,11 +99,9 @@ class QLora(InFolder):
             self.assertAlmostEqual(self.loss_of(self.folder / out / "checkpoint-6"), said, delta=1e-5 if exact else 2e-2)
             self.done("merge", f"--model_name_or_path={self.folder / out}", f"--output_dir={merged}")
             # Every matrix of a block was in codes, those without adapters, too.
-            want = PeftModel.from_pretrained(self.model(True, kind), self.folder / out).merge_and_unload()
+            want = peft.PeftModel.from_pretrained(self.model(True, kind), self.folder / out).merge_and_unload()
             got = transformers.AutoModelForCausalLM.from_pretrained(self.folder / merged, dtype=torch.float32)
-            for (name, one), (other, two) in zip(got.named_parameters(), want.named_parameters(), strict=True):
-                self.assertEqual(name, other)
-                torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+            self.check_same(got, want, within=1e-6)
             self.assertFalse((self.folder / merged / "adapter_config.json").exists())
             self.assertAlmostEqual(self.loss_of(self.folder / merged), own, delta=1e-5)
             prompt = ["generate", "--prompt=abc", "--max_new_tokens=9", "--temperature=0", "--tokenizer=bytes"]
@@ -195,7 +125,7 @@ class QLora(InFolder):
             self.assertAlmostEqual(self.loss_of(self.folder / name), self.loss_of(whole), delta=1e-6)
             for source in ("coded", "dense"):
                 self.done("merge", f"--model_name_or_path={self.folder / source}", f"--output_dir=merged-{source}-{nested}")
-            one, two = (load_file(self.folder / f"merged-{source}-{nested}/model.safetensors") for source in ("coded", "dense"))
+            one, two = (tensor_files.load_file(self.folder / f"merged-{source}-{nested}/model.safetensors") for source in ("coded", "dense"))
             self.assertEqual(one.keys(), two.keys())
             for key, value in one.items():
                 self.assertTrue(torch.equal(value, two[key]), key)
@@ -223,17 +153,17 @@ class QLora(InFolder):
         self.assertIn("have scales that are not nested", of(f"--model_name_or_path={coded}", NESTED))
         # A matrix of one row, which would fill every row.
         file = coded / "model.safetensors"
-        kept, name = load_file(file), "model.layers.0.self_attn.q_proj.weight"
+        kept, name = tensor_files.load_file(file), "model.layers.0.self_attn.q_proj.weight"
         row, state = bnb.quantize_4bit(torch.randn(1, 32), blocksize=64, quant_type="nf4")
         tensors = {**kept, name: row} | {f"{name}.{part}": value for part, value in state.as_dict(packed=True).items()}
-        save_file(tensors, file, {"format": "pt"})
+        tensor_files.save_file(tensors, file, {"format": "pt"})
         self.assertIn("q_proj.weight` must be [32, 32], is 1 x 32", of(f"--model_name_or_path={coded}"))
         self.assertIn("q_proj.weight` must be [32, 32], is 1 x 32", self.refused(
             "eval", f"--model_name_or_path={coded}", f"--validation_file={self.text}", "--tokenizer=bytes", "--block_size=32"))  # fmt: skip
         # One matrix as it was, beside others in codes.
         tensors = {key: value for key, value in kept.items() if not key.startswith(name)}
         tensors[name] = torch.randn(32, 32)
-        save_file(tensors, file, {"format": "pt"})
+        tensor_files.save_file(tensors, file, {"format": "pt"})
         self.assertIn("is in no codes, as other", of(f"--model_name_or_path={coded}"))
 
 

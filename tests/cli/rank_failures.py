@@ -74,18 +74,19 @@ class RankFailures(RankRuns):
         ranks = Ranks(self.text("--ddp_timeout=4", "--save_steps=1", "--save_total_limit=1", f"--output_dir={self.out}",
                                 steps=100000))  # fmt: skip
         self.addCleanup(ranks.kill)
+        pid = ranks.all[1].pid
 
-        def begun():
-            return any(f.is_dir() for f in self.out.glob(".compact-tmp-*"))
+        def writes():  # rank 1 its part, which rank 0 waits for; names of unfinished files have the process's number
+            return any(self.out.glob(f".compact-tmp-*/.compact-tmp-*-{pid}-*"))
 
         end = time.monotonic() + 60
-        while True:  # until the stop comes while rank 0 waits for rank 1's part
+        while True:
             self.assertLess(time.monotonic(), end)
-            if not begun():
+            if not writes():
                 continue
             ranks.all[1].send_signal(signal.SIGSTOP)
-            time.sleep(0.5)
-            if begun() and not any(self.out.glob(".compact-tmp-*/optimizer-00002-of-00002.safetensors")):
+            os.waitpid(pid, os.WUNTRACED)  # returns when it has stopped
+            if writes():
                 break
             ranks.all[1].send_signal(signal.SIGCONT)
         self.stop_a_while(ranks)

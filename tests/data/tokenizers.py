@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,10 +19,10 @@ try:
 except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
+sys.path += map(str, pathlib.Path(__file__).resolve().parents[:2])
 import _tokenizers as made  # noqa: E402
+from _built_test import ROOT, run_test  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT.parent / "shared/data"))
 
 
@@ -80,7 +79,6 @@ def main() -> int:
         if not (DATA / name).is_file():
             print(f"SKIP: no {DATA / name}")
             return 77
-    build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
     real = made.real_lines(DATA, 60000)
     lines = real + made.made_lines()
     assert len(lines) >= 100000, len(lines)
@@ -92,11 +90,7 @@ def main() -> int:
         rows = cases(folder, real)
         (folder / "specs").write_text("".join(spec + "\n" for _, spec, _ in rows))
         (folder / "texts").write_bytes(b"".join(struct.pack("<I", len(t)) + t for t in texts))
-        result = subprocess.run(
-            [build / "tests/data_test", "--gtest_filter=TokenizerExchange.*"],
-            env={**os.environ, "COMPACT_EXCHANGE": name, "OMP_WAIT_POLICY": "PASSIVE"}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout[-4000:] + result.stderr
+        run_test("data", "TokenizerExchange.*", name)
         for i, (title, _, tokenizer) in enumerate(rows):
             start = time.perf_counter()
             expected = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]

@@ -2,12 +2,15 @@
 """Files written in C++ load in Python's safetensors and the other way round, bit for bit."""
 
 import pathlib
+import sys
 import tempfile
 
 import torch
-from _exchange import run
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from _built_test import run_test  # noqa: E402
 
 TYPES = {
     "Bool": torch.bool,
@@ -37,7 +40,7 @@ def main() -> None:
         source = {n: (torch.randn(4, 3) * 50).to(t) for n, t in TYPES.items()}
         source |= {"odd": torch.ones(7, dtype=torch.uint8), "scalar": torch.tensor(float("nan"))}
         save_file(source, folder / "python.safetensors", metadata={"a": "é"})
-        run("Safetensors", folder)
+        run_test("io", "Exchange.Safetensors", folder)
 
         back = load_file(folder / "back.safetensors")
         assert back.keys() == source.keys()

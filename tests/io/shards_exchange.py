@@ -2,12 +2,15 @@
 """Shards saved by transformers are read as one."""
 
 import pathlib
+import sys
 import tempfile
 
 import torch
 import transformers
-from _exchange import run
 from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from _built_test import run_test  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -20,7 +23,7 @@ def main() -> None:
             num_attention_heads=4, num_key_value_heads=2))
         model.save_pretrained(folder, max_shard_size="20KB")
         assert len(list(folder.glob("*.safetensors"))) > 1
-        run("Shards", folder)
+        run_test("io", "Exchange.Shards", folder)
         model.config.save_pretrained(folder / "joined")
         joined = LlamaForCausalLM.from_pretrained(folder / "joined")
         for (key, a), b in zip(model.state_dict().items(), joined.state_dict().values(), strict=True):

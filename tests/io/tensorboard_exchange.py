@@ -10,12 +10,13 @@ try:
 except ImportError:
     print("SKIP: the Python package tensorboard is not installed")
     sys.exit(77)
-from _exchange import run
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from _built_test import run_test  # noqa: E402
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
-        run("TensorBoard", pathlib.Path(name))
+        run_test("io", "Exchange.TensorBoard", name)
         events = EventAccumulator(name)
         events.Reload()
         assert sorted(events.Tags()["scalars"]) == ["memory/peak_bytes", "train/loss"]

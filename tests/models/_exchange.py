@@ -2,9 +2,7 @@
 """Runs a Hugging Face model through tests/models/*exchange_test.cpp, and compares it with itself in float64."""
 
 import copy
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -16,19 +14,11 @@ except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from _built_test import ROOT, run_test  # noqa: E402, F401
+
 transformers.utils.logging.disable_progress_bar()
 TOLERANCE = 1e-5  # |difference| / |tensor|, per tensor
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def run_test(test: str, folder: str, **more: str) -> None:
-    """A test of ours on what is in the folder."""
-    build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
-    result = subprocess.run(
-        [build / "tests/models_test", f"--gtest_filter={test}.*"], capture_output=True, text=True,
-        env={**os.environ, "COMPACT_EXCHANGE": folder, "OMP_WAIT_POLICY": "PASSIVE", **more},
-    )  # fmt: skip
-    assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
 
 
 def run(model, inputs: dict, scale: float, preset: str, test: str, model_folder: str = "") -> dict:
@@ -36,7 +26,7 @@ def run(model, inputs: dict, scale: float, preset: str, test: str, model_folder:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         save_file({**inputs, "scale": torch.tensor(scale, dtype=torch.float64)}, f"{folder}/input.safetensors")
-        run_test(test, folder, COMPACT_EXCHANGE_PRESET=preset, COMPACT_EXCHANGE_MODEL=model_folder)
+        run_test("models", f"{test}.*", folder, COMPACT_EXCHANGE_PRESET=preset, COMPACT_EXCHANGE_MODEL=model_folder)
         return load_file(f"{folder}/output.safetensors")
 
 

@@ -53,7 +53,7 @@ def check(name: str, kind: str, changes: dict, settings: dict, preset: str) -> N
         scale = 1 / (targets != -100).sum().item()
         inputs = dict(ids=ids, targets=targets, scale=torch.tensor(scale, dtype=torch.float64))
         save_file(inputs, f"{folder}/input.safetensors")
-        run_test("Exchange", folder, COMPACT_EXCHANGE_PRESET=preset, COMPACT_EXCHANGE_MODEL="")
+        run_test("models", "Exchange.*", folder, COMPACT_EXCHANGE_PRESET=preset, COMPACT_EXCHANGE_MODEL="")
         got = load_file(f"{folder}/output.safetensors")
     double = copy.deepcopy(model).double()
     logits = double(ids).logits

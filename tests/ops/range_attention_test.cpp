@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 #include "tests/ops/bound_segment.h"
 
@@ -179,6 +180,37 @@ TEST(RangeAttention, PlacesBeginAnewInEachRange) {
                   .equal(at::tensor({0, 0, 1, 2, 4, 0, 1, 0, 1, 2}, at::kLong).view({2, 5})));
   EXPECT_EQ(scores_of_ranges(ranges, 100), 9 + 4 + 9);
   EXPECT_EQ(scores_of_ranges(ranges, 2), 6 + 4 + 6);
+}
+
+// A plan computes few ranges of a length; its peak is that of all: what the last ones take beside
+// the extras of those before them.
+TEST(RangeAttention, TakesOnMetaWhatItTakes) {
+  install_counting_allocator();
+  for (const std::vector<int64_t>& lengths :
+       std::vector<std::vector<int64_t>>{{150},
+                                         {9, 3, 9, 9, 3, 9, 12, 3, 12, 9},
+                                         {3, 3, 3, 3, 12, 9, 9, 9},
+                                         {12, 9, 9, 3, 3, 3}}) {
+    std::vector<Range> ranges;
+    for (int64_t begin = 0; const int64_t length : lengths) {
+      ranges.emplace_back(1, begin, begin + length);
+      begin += length;
+    }
+    const at::Tensor numbers = tensor_of(ranges);
+    const auto bytes = [&](at::Device device) {
+      const at::Tensor x = at::zeros({kBatch, kHeads, kLength, kDim}, device);
+      const auto attend = [](const at::Tensor& q, const at::Tensor&, const at::Tensor&, uint64_t) {
+        const at::Tensor beside = at::empty({q.size(2), 1000}, q.options());
+        return AttentionResult{at::empty_like(q), {at::empty({q.size(2), 50}, q.options()), {}}};
+      };
+      const int64_t before = live_bytes(device);
+      reset_peak(device);
+      const AttentionResult r = range_attention(x, x, x, numbers, attend);
+      EXPECT_EQ(r.extras.size(), 2 * ranges.size());
+      return std::pair(peak_bytes(device) - before, live_bytes(device) - before);
+    };
+    EXPECT_EQ(bytes(at::kMeta), bytes(at::kCPU)) << lengths.size();
+  }
 }
 
 TEST(RangeAttention, RangesAreChecked) {

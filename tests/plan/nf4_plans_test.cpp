@@ -8,7 +8,7 @@
 
 #include "compact/codecs/nf4_weights.h"
 #include "tests/parallel/threads.h"
-#include "tests/plan/requests.h"
+#include "tests/plan/two_steps.h"
 
 namespace compact {
 namespace {
@@ -39,42 +39,6 @@ StepRequest adapters_request(const char* policy, at::ScalarType type, Base base,
     return network;
   };
   return step;
-}
-
-struct TwoSteps {
-  std::vector<at::Tensor> losses, adapters;
-};
-TwoSteps two_steps(StepRequest r, const std::shared_ptr<Group>& group = nullptr, int zero = 0) {
-  r.optimizer.group = group;
-  r.optimizer.zero = zero;
-  const std::unique_ptr<Network> network = r.network(at::kCPU);
-  Optimizer optimizer(network->trained(), r.optimizer);
-  shard_weights(*network, optimizer);
-  TwoSteps result;
-  for (int step = 0; step < 2; ++step) {
-    StepInputs batch = r.micro_batch(at::kCPU, 2 * step + (group ? group->rank() : 0));
-    const StepHooks hooks{
-        .before_backward = [&](const at::Tensor& loss) { result.losses.push_back(loss.detach()); }};
-    train_step(
-        *network, optimizer, {.loss_scale = 0.01, .learning_rate = 1e-2},
-        [&](int64_t) { return batch; }, hooks);
-  }
-  optimizer.gather_weights();
-  for (const auto& [name, tensor] : network->adapter_tensors()) {
-    result.adapters.push_back(tensor.clone());
-  }
-  return result;
-}
-
-void expect_same(const TwoSteps& got, const TwoSteps& want, const std::string& text) {
-  ASSERT_EQ(got.losses.size(), want.losses.size());
-  ASSERT_EQ(got.adapters.size(), want.adapters.size());
-  for (size_t i = 0; i < want.losses.size(); ++i) {
-    EXPECT_TRUE(at::equal(got.losses[i], want.losses[i])) << text;
-  }
-  for (size_t i = 0; i < want.adapters.size(); ++i) {
-    EXPECT_TRUE(at::equal(got.adapters[i], want.adapters[i])) << text << " " << i;
-  }
 }
 
 constexpr const char* kPolicies[] = {"off", "exact", "recompute", "gact-l1"};

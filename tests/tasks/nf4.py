@@ -5,7 +5,6 @@ gradients of peft beside the matrices that these codes give, of folders in codes
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -20,18 +19,15 @@ except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from _built_test import run_test  # noqa: E402
+
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = ((1, 1), (1, 64), (3, 5), (5, 64), (7, 96), (33, 31), (64, 64), (129, 257), (300, 1000), (512, 1376))
 
 
-def run_test(test: str, folder: str, **more: str) -> dict:
-    build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
-    result = subprocess.run(
-        [build / "tests/tasks_test", f"--gtest_filter=Nf4Exchange.{test}"], capture_output=True, text=True,
-        env={**os.environ, "COMPACT_EXCHANGE": folder, "OMP_WAIT_POLICY": "PASSIVE", **more},
-    )  # fmt: skip
-    assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
+def output_of(test: str, folder: str, **more: str) -> dict:
+    run_test("tasks", f"Nf4Exchange.{test}", folder, **more)
     return load_file(f"{folder}/output.safetensors")
 
 
@@ -75,7 +71,7 @@ def check_codes() -> None:
     given = matrices()
     with tempfile.TemporaryDirectory() as folder:
         save_file(given, f"{folder}/input.safetensors")
-        got = run_test("Codes", folder)
+        got = output_of("Codes", folder)
     for name, matrix in given.items():
         for kind in ("plain", "nested"):
             codes, state = bnb.quantize_4bit(matrix, blocksize=64, compress_statistics=kind == "nested", quant_type="nf4")
@@ -140,7 +136,7 @@ def check_gradients() -> None:
                 save_file(dict(ids=ids, targets=targets, scale=torch.tensor(scale, dtype=torch.float64)),
                           f"{folder}/input.safetensors")  # fmt: skip
                 more = {"COMPACT_NESTED": "1"} if nested else {}
-                got = run_test("Gradients", folder, COMPACT_EXCHANGE_PRESET=preset, **more)
+                got = output_of("Gradients", folder, COMPACT_EXCHANGE_PRESET=preset, **more)
             double = model.double().eval()
             loss = torch.nn.functional.cross_entropy(double(ids).logits.flatten(0, 1), targets.flatten())
             loss.backward()

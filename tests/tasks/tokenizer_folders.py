@@ -9,7 +9,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -25,9 +24,10 @@ except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests/data"))  # after `tokenizers`, whose name a file there has
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS), str(TESTS / "data")]  # after `tokenizers`, whose name a file there has
 import _tokenizers as made  # noqa: E402
+from _built_test import ROOT, run_test  # noqa: E402
 
 transformers.utils.logging.set_verbosity_error()
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT.parent / "shared/data"))
@@ -331,7 +331,6 @@ def tie(folder: pathlib.Path, one: list[int], other: list[int]) -> bool:
 
 
 def main() -> int:
-    build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
     draw = random.Random(5)
     lines = STRINGS + draw.sample(made.made_lines(), 1200) + TEXT.split("\n")[:200]
     bad = 0
@@ -343,11 +342,7 @@ def main() -> int:
         (root / "few").write_text(json.dumps(STRINGS))
         (root / "lines").write_text(json.dumps(lines))
         (root / "types").write_text(json.dumps(TYPES))
-        result = subprocess.run(
-            [build / "tests/tasks_test", "--gtest_filter=TokenizerFolders.*"],
-            env={**os.environ, "COMPACT_EXCHANGE": name, "OMP_WAIT_POLICY": "PASSIVE"}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
+        run_test("tasks", "TokenizerFolders.*", name)
         qwen2 = ("qwen2", "class-qwen2-type", "class-qwen3")
         bad += read_here_as_there(root, lines) + every_as_there(root)
         for folder in sorted(path for path in root.iterdir() if path.is_dir() and not (path / "refused").is_file() and not path.name.startswith("every-")):

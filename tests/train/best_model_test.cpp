@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "tests/train/text_runs.h"
 
 namespace compact {
@@ -22,12 +20,9 @@ TEST(BestModel, LearnsAndTheBestModelIsTheLastOne) {
   c.load_best_model_at_end = true;
   c.metric_for_best_model = "matthews_correlation";
   ran(c);
-  std::ifstream in(c.output_dir + "/metrics.jsonl");
-  std::string line;
   double best = -2;
   int evaluations = 0;
-  while (std::getline(in, line)) {
-    const auto j = nlohmann::json::parse(line);
+  for (const nlohmann::json& j : metrics_of(c.output_dir)) {
     if (!j.contains("eval_matthews_correlation")) continue;
     ++evaluations;
     best = std::max(best, j["eval_matthews_correlation"].get<double>());

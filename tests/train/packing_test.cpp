@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <sstream>
 
 #include "compact/models/gated_decoder.h"
 #include "compact/ops/functions/range_attention.h"
@@ -27,13 +26,6 @@ int64_t rows_of(const TrainConfig& c) {
   return task_named(c.task).open(c, {}, warnings).train->size();
 }
 
-json first_row(const TrainConfig& c) {
-  std::ifstream in(c.output_dir + "/metrics.jsonl");
-  std::string line;
-  std::getline(in, line);
-  return json::parse(line);
-}
-
 // A step of all samples, padded and packed.
 TEST(Packing, TrainsWithTheLossAndGradientOfPaddedSamples) {
   const TemporaryFolder folder;
@@ -52,7 +44,7 @@ TEST(Packing, TrainsWithTheLossAndGradientOfPaddedSamples) {
       EXPECT_LT(c.per_device_train_batch_size, 16);
     }
     ran(c);
-    rows[packed] = first_row(c);
+    rows[packed] = metrics_of(c.output_dir).at(0);
   }
   for (const char* key : {"loss", "grad_norm"}) {
     const double padded = rows[0][key], packed = rows[1][key];
@@ -93,10 +85,7 @@ TEST(Packing, StepsOfFullRowsAreAsPlanned) {
 TEST(Packing, PlansForTheLongestSampleAndFullRows) {
   const TemporaryFolder folder;
   TrainConfig c = packed_prompts(folder.path(), "run");
-  const std::string lines = slurp(c.train_file[0]);
-  spill(c.train_file[0],
-        lines + R"({"prompt": "long", "completion": ")" + std::string(60, 'x') + "\"}\n");
-  c.validation_split = 0;
+  add_long_prompt(c, 60);
   c.max_steps = 8;
   ran(c);
   const json results = results_of(c);
@@ -144,8 +133,7 @@ TEST(Packing, ResumesWithThePackingItHad) {
   ran(c);
   c.packing = false;
   c.resume_from_checkpoint = "latest";
-  std::ostringstream console;
-  EXPECT_THAT(error_of([&] { train(c, console); }), HasSubstr("--packing is false, but was true"));
+  EXPECT_THAT(error_of([&] { ran(c); }), HasSubstr("--packing is false, but was true"));
 }
 
 // A decoder that notes with which ranges its loss is made.

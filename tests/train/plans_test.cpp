@@ -67,10 +67,7 @@ TEST(Plans, LargestBatchWhereOneSampleIsRefused) {
 TEST(Plans, OfferBlocksThatAreShorterThanTheSamples) {
   const TemporaryFolder folder;
   TrainConfig c = prompts(folder.path(), "run");
-  const std::string lines = slurp(c.train_file[0]);
-  spill(c.train_file[0],
-        lines + R"({"prompt": "long", "completion": ")" + std::string(200, 'x') + "\"}\n");
-  c.validation_split = 0;
+  add_long_prompt(c, 200);
   c.block_size = 1024;
   c.per_device_train_batch_size = 1;
   c.preset = "auto";

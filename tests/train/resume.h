@@ -41,12 +41,18 @@ struct ResumeCase {
 };
 inline void PrintTo(const ResumeCase& c, std::ostream* out) { *out << c.name; }
 
-// The rows of a run's metrics, but for times and the most bytes of a process's first step.
-inline std::string figures(const std::string& folder) {
+// The rows of a run's metrics.
+inline std::vector<nlohmann::json> metrics_of(const std::string& folder) {
   std::ifstream in(folder + "/metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) {
-    auto row = nlohmann::json::parse(line);
+  std::vector<nlohmann::json> rows;
+  for (std::string line; std::getline(in, line);) rows.push_back(nlohmann::json::parse(line));
+  return rows;
+}
+
+// The same without times and the most bytes of a process's first step.
+inline std::string figures(const std::string& folder) {
+  std::string out;
+  for (nlohmann::json& row : metrics_of(folder)) {
     for (auto i = row.begin(); i != row.end();) {
       const std::string& key = i.key();
       const bool passing = key.ends_with("_per_second") || key.ends_with("seconds") ||

@@ -130,10 +130,7 @@ TEST(RunFolder, SaysWhatTheProcessTook) {
   };
   EXPECT_GE(bytes("memory/resident_bytes"), now);
   EXPECT_GT(bytes("memory/resident_bytes"), bytes("memory/peak_bytes"));
-  std::ifstream rows(c.output_dir + "/metrics.jsonl");
-  std::string line;
-  std::getline(rows, line);
-  EXPECT_GE(nlohmann::json::parse(line)["memory/resident_bytes"].get<int64_t>(), now);
+  EXPECT_GE(metrics_of(c.output_dir).at(0)["memory/resident_bytes"].get<int64_t>(), now);
 }
 
 }  // namespace

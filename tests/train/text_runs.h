@@ -90,6 +90,14 @@ inline TrainConfig prompts(const fs::path& folder, const std::string& output) {
   return c;
 }
 
+// Adds a completion of so many letters to those, and trains on all.
+inline void add_long_prompt(TrainConfig& c, size_t letters) {
+  const std::string& file = c.train_file[0];
+  spill(file, slurp(file) + R"({"prompt": "long", "completion": ")" + std::string(letters, 'x') +
+                  "\"}\n");
+  c.validation_split = 0;
+}
+
 // About three samples in a row.
 inline TrainConfig packed_prompts(const fs::path& folder, const std::string& output) {
   TrainConfig c = prompts(folder, output);

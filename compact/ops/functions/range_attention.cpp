@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <utility>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_times.h"
 
 namespace compact {
 namespace {
@@ -17,9 +19,10 @@ namespace {
 struct TokenRange {
   int64_t row, begin, end;
 
+  int64_t length() const { return end - begin; }
   // The range's tokens of t [batch, heads, sequence, dim], a view.
   at::Tensor of(const at::Tensor& t) const {
-    return t.narrow(0, row, 1).narrow(2, begin, end - begin);
+    return t.narrow(0, row, 1).narrow(2, begin, length());
   }
 };
 
@@ -32,10 +35,24 @@ std::vector<TokenRange> read_ranges(const at::Tensor& ranges) {
   return all;
 }
 
+// Calls `one` for each range; on the meta device once for all ranges of a length.
+void for_each(const std::vector<TokenRange>& ranges, bool meta,
+              FunctionRef<void(const TokenRange&)> one) {
+  std::map<int64_t, int64_t> counts;
+  for (const TokenRange& r : ranges) ++counts[r.length()];
+  for (const TokenRange& r : ranges) {
+    const int64_t times = meta ? std::exchange(counts[r.length()], 0) : 1;
+    if (times == 0) continue;
+    const MetaTimes all(times);
+    one(r);
+  }
+}
+
 // Writes zeros for tokens that are in no range.
 void zero_others(const at::Tensor& t, const std::vector<TokenRange>& ranges) {
+  std::vector<TokenRange> others;
   const auto zero = [&](int64_t row, int64_t begin, int64_t end) {
-    if (begin < end) TokenRange{row, begin, end}.of(t).zero_();
+    if (begin < end) others.push_back({row, begin, end});
   };
   auto next = ranges.begin();
   for (int64_t row = 0; row < t.size(0); ++row) {
@@ -46,6 +63,7 @@ void zero_others(const at::Tensor& t, const std::vector<TokenRange>& ranges) {
     }
     zero(row, seen, t.size(2));
   }
+  for_each(others, t.is_meta(), [&](const TokenRange& r) { r.of(t).zero_(); });
 }
 
 }  // namespace
@@ -90,28 +108,24 @@ at::Tensor part_of_ranges(const at::Tensor& ranges, int64_t dim, int64_t from, i
 at::Tensor places_in_ranges(const at::Tensor& ranges, const at::Tensor& like) {
   const auto whole = at::TensorOptions().device(like.device()).dtype(at::kLong);
   const at::Tensor places = at::arange(like.size(1), whole).unsqueeze(0).repeat({like.size(0), 1});
-  for (const TokenRange& r : read_ranges(ranges)) {
-    if (r.begin == 0) continue;
-    const int64_t count = r.end - r.begin;
-    places.select(0, r.row).narrow(0, r.begin, count).copy_(at::arange(count, whole));
-  }
+  std::vector<TokenRange> later = read_ranges(ranges);
+  std::erase_if(later, [](const TokenRange& r) { return r.begin == 0; });
+  for_each(later, like.is_meta(), [&](const TokenRange& r) {
+    places.select(0, r.row).narrow(0, r.begin, r.length()).copy_(at::arange(r.length(), whole));
+  });
   return places;
 }
 
 void for_ranges(const at::Tensor& ranges, const at::Tensor& t,
                 FunctionRef<void(const at::Tensor&, int64_t)> one) {
-  for (const TokenRange& r : read_ranges(ranges)) {
-    const int64_t length = r.end - r.begin;
-    one(t.select(0, r.row).narrow(0, r.begin, length), length);
-  }
+  for_each(read_ranges(ranges), t.is_meta(), [&](const TokenRange& r) {
+    one(t.select(0, r.row).narrow(0, r.begin, r.length()), r.length());
+  });
 }
 
 int64_t scores_of_ranges(const at::Tensor& ranges, int64_t most) {
   int64_t sum = 0;
-  for (const TokenRange& r : read_ranges(ranges)) {
-    const int64_t length = r.end - r.begin;
-    sum += length * std::min(length, most);
-  }
+  for (const TokenRange& r : read_ranges(ranges)) sum += r.length() * std::min(r.length(), most);
   return sum;
 }
 
@@ -121,10 +135,31 @@ AttentionResult range_attention(const at::Tensor& q, const at::Tensor& k, const 
   AttentionResult whole;
   whole.out = at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
   zero_others(whole.out, all);
-  uint64_t number = 0;
-  for (const TokenRange& r : all) {
-    AttentionResult part = attend(r.of(q), r.of(k), r.of(v), number++);
+  // On the meta device the first of a length counts for all of them. The last is computed, too,
+  // since most is held beside it.
+  const bool meta = q.is_meta();
+  struct Alike {
+    int64_t count = 0, seen = 0;
+    std::vector<at::Tensor> extras;  // of the first
+  };
+  std::map<int64_t, Alike> of_length;
+  for (const TokenRange& r : all) ++of_length[r.length()].count;
+  for (uint64_t number = 0; number < all.size(); ++number) {
+    const TokenRange& r = all[number];
+    Alike& alike = of_length[r.length()];
+    const bool first = alike.seen++ == 0, last = alike.seen == alike.count;
+    if (meta && !first && !last) {
+      // Beside the output, which has a place of its own in what is reserved.
+      const at::Tensor out = at::empty_like(r.of(whole.out));
+      for (const at::Tensor& t : alike.extras) {
+        whole.extras.push_back(t.defined() ? at::empty_like(t) : t);
+      }
+      continue;
+    }
+    const MetaTimes times(!meta ? 1 : first ? alike.count : 0);
+    AttentionResult part = attend(r.of(q), r.of(k), r.of(v), number);
     r.of(whole.out).copy_(part.out);
+    if (meta && first) alike.extras = part.extras;
     std::move(part.extras.begin(), part.extras.end(), std::back_inserter(whole.extras));
   }
   return whole;
@@ -134,22 +169,21 @@ void range_attention_backward(const RangeBackward& whole, const at::Tensor& rang
                               FunctionRef<void(const RangeBackward&)> one) {
   const std::vector<TokenRange> all = read_ranges(ranges);
   assert(all.empty() || whole.extras.size() % all.size() == 0);
-  const auto each = static_cast<int64_t>(all.empty() ? 0 : whole.extras.size() / all.size());
-  auto next = whole.extras.begin();
-  uint64_t number = 0;
-  for (const TokenRange& r : all) {
+  const size_t each = all.empty() ? 0 : whole.extras.size() / all.size();
+  for_each(all, whole.q.is_meta(), [&](const TokenRange& r) {
+    const auto number = static_cast<uint64_t>(&r - all.data());
+    const at::Tensor* const extras = whole.extras.data() + number * each;
     one({r.of(whole.gout),
          r.of(whole.q),
          r.of(whole.k),
          r.of(whole.v),
          whole.out.defined() ? r.of(whole.out) : whole.out,
-         {next, next + each},
-         number++,
+         {extras, extras + each},
+         number,
          r.of(whole.gq),
          r.of(whole.gk),
          r.of(whole.gv)});
-    next += each;
-  }
+  });
   for (const at::Tensor& g : {whole.gq, whole.gk, whole.gv}) zero_others(g, all);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention range by range: of sequences that follow one another in a row of a batch, or
 // follow padding. Each is computed by itself, so that its bits depend on nothing beside it.
+// On the meta device ranges of one length take the same: few are computed, for all (MetaTimes).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +27,7 @@ at::Tensor part_of_ranges(const at::Tensor& ranges, int64_t dim, int64_t from, i
 // int64 [batch, length] on `like`'s device: a token's number in its range, in none its place.
 at::Tensor places_in_ranges(const at::Tensor& ranges, const at::Tensor& like);
 // Calls `one` with the tokens of each range of t [batch, sequence, width], a view, and how many
-// they are.
+// they are; on the meta device once for all ranges of a length.
 void for_ranges(const at::Tensor& ranges, const at::Tensor& t,
                 FunctionRef<void(const at::Tensor&, int64_t length)> one);
 // How many scores a head has in all ranges, with at most `most` keys for each token.

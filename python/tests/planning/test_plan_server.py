@@ -133,7 +133,15 @@ def test_a_plan_that_is_killed():
     assert server() == pid and peak(make("llama")) > 0
 
 
-def test_a_plan_that_is_interrupted(tmp_path):
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts, also where pytest was started with it ignored, as by a shell's `&`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_plan_that_is_interrupted(tmp_path, interruptible):
     peak(make("llama"))
     pid, file = server(), tmp_path / "pid"
 
