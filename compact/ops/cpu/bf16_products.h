@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products, convolutions and attention in bfloat16 on processors without instructions for
-// it. There LibTorch computes them in plain loops, up to 100 times slower than in f32. Here tiles
+// it. There LibTorch computes them in plain loops, 2 to 100 times slower than in f32. Here tiles
 // of the operands are converted to f32 in a buffer of bounded size, multiplied by LibTorch's f32
 // products, summed in f32 and rounded once.
 #pragma once
