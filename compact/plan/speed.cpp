@@ -162,7 +162,7 @@ Speed measured_speed(const SegmentGroups& groups, const std::string& key, Rememb
   const bool converted = bf16_products() == Bf16Products::kConverted;
   const MeasuredSteps measured =
       remember(cat("cpu ", at::get_cpu_capability(), " ", at::get_num_threads(), " threads ",
-                   converted ? "bf16 in f32 " : "",
+                   converted ? "all bf16 in f32 " : "",
                    std::ranges::any_of(groups.samples(), are_maps) ? "two samples " : "", key),
                usable, measure);
   Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),

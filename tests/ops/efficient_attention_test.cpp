@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "compact/base/check.h"
+#include "compact/ops/policy/policy.h"
 #include "tests/ops/block.h"
 #include "tests/ops/bound_segment.h"
 #include "tests/ops/emulated_efficient.h"
@@ -212,7 +213,7 @@ TEST_F(EfficientAttention, RefusesWhatNoKernelHas) {
       InputError);
 }
 
-constexpr int64_t kHeads = 4, kDim = 6;
+constexpr int64_t kMaskedHeads = 4, kDim = 6;
 
 struct Ran {
   at::Tensor y, gx;
@@ -220,15 +221,15 @@ struct Ran {
 };
 // A stage in a segment whose output is read by its own backward pass and by a scale's, not at all.
 Ran run_stage(AttentionOptions options, bool fused, const std::string& policy, bool training,
-              const at::Tensor& lengths, int64_t kv_heads = kHeads) {
+              const at::Tensor& lengths, int64_t kv_heads = kMaskedHeads) {
   if (fused) options.choice = {AttentionKernel::kCudaEfficient, 8};
-  const int64_t width = (kHeads + 2 * kv_heads) * kDim;
+  const int64_t width = (kMaskedHeads + 2 * kv_heads) * kDim;
   const Policy p = Policy::parse(policy, "test");
   BoundSegment s("b", Slot{"b.in", width});
   // Twice: the second reads what may be rebuilt.
   s.add(scale_stage(0.5), {}, slot_of(p, "b.qkv", Role::kQkv, width));
-  s.add(attention_stage(kHeads, kv_heads, kDim, options), {},
-        slot_of(p, "b.out", Role::kAttention, kHeads * kDim));
+  s.add(attention_stage(kMaskedHeads, kv_heads, kDim, options), {},
+        slot_of(p, "b.out", Role::kAttention, kMaskedHeads * kDim));
   s.add(gelu_stage(false));
   s.finish();
   s.pass = {.training = training, .noise = 7, .lengths = lengths};
@@ -242,7 +243,7 @@ TEST_F(EfficientAttention, StageIsTheOneInChunks) {
   const at::Tensor lengths = at::tensor({9, 1, 5}, at::kLong);
   constexpr const char* kKeep = "slot * = keep\n";
   for (const bool causal : {false, true}) {
-    for (const int64_t kv_heads : {kHeads, kHeads / 2}) {
+    for (const int64_t kv_heads : {kMaskedHeads, kMaskedHeads / 2}) {
       const AttentionOptions options{.causal = causal, .dropout = 0.3};
       const Ran want = run_stage(options, false, kKeep, false, lengths, kv_heads),
                 got = run_stage(options, true, kKeep, false, lengths, kv_heads);
@@ -268,7 +269,7 @@ TEST_F(EfficientAttention, StageIsRebuiltBitForBit) {
     }
     const SlotBytes& extras = want.report.slots.back();
     EXPECT_EQ(extras.name, "b.extras");
-    EXPECT_EQ(extras.stored, 3 * kHeads * 32 * 4 + 2 * 8);  // logsumexp, seed and offset
+    EXPECT_EQ(extras.stored, 3 * kMaskedHeads * 32 * 4 + 2 * 8);  // logsumexp, seed and offset
   }
 }
 

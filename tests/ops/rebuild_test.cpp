@@ -166,7 +166,7 @@ struct Biased {
   }
 };
 
-std::string error_of(const at::Tensor& loss) {
+std::string error_of_backward(const at::Tensor& loss) {
   try {
     backward({loss}, {});
   } catch (const c10::Error& error) {
@@ -193,7 +193,7 @@ TEST(Rebuild, FreedInsideTheScope) {
     loss = loss + at::mm(at::sigmoid(sum), w).mean();
     if (!early) free();
     scope.reset();
-    const std::string error = error_of(loss);
+    const std::string error = error_of_backward(loss);
     return std::pair(error, error.empty() ? std::vector{loss.detach(), w.grad(), b.grad()}
                                           : std::vector<at::Tensor>());
   };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products and attention in bf16 that are made in tiles of f32 take as much in plans as they do.
+// Products, convolutions and attention in bf16 that are made in tiles of f32 take as much in plans
+// as they do.
 #include "compact/ops/cpu/bf16_products.h"
 
 #include <ATen/ATen.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/models/resnet/resnet.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/meta/meta_ops.h"
 #include "tests/plan/requests.h"
@@ -116,6 +118,60 @@ TEST_F(Bf16Plans, AttentionTakesWhatItDoes) {
   }
 }
 
+// One part and several, in both layouts, with and without the gradient of the input.
+TEST_F(Bf16Plans, ConvolutionsTakeWhatTheyDo) {
+  const OneThread one;
+  struct Case {
+    std::vector<int64_t> x, w;
+    int64_t stride, padding, dilation, groups;
+  };
+  for (const Case& c : {Case{{4, 16, 14, 14}, {32, 16, 3, 3}, 1, 1, 1, 1},
+                        {{20, 64, 56, 56}, {64, 64, 3, 3}, 1, 1, 1, 1},
+                        {{23, 64, 28, 28}, {256, 64, 1, 1}, 1, 0, 1, 1},
+                        {{9, 3, 112, 112}, {64, 3, 7, 7}, 2, 3, 1, 1},
+                        {{40, 256, 14, 14}, {512, 256, 1, 1}, 2, 0, 1, 1},
+                        {{50, 64, 28, 28}, {64, 1, 3, 3}, 1, 1, 1, 64},
+                        {{30, 64, 28, 28}, {64, 16, 3, 3}, 1, 2, 2, 4},
+                        {{6, 4, 300, 520}, {2, 4, 2, 2}, 1, 0, 1, 1},
+                        {{70, 32, 1000}, {48, 32, 5}, 1, 2, 1, 1},
+                        {{3, 8, 20, 30, 40}, {8, 8, 3, 3, 3}, 1, 1, 1, 1}}) {
+    for (const bool channels_last : {false, true}) {
+      if (channels_last && c.x.size() != 4) continue;
+      for (const bool want_input : {false, true}) {
+        const auto times = [&](int64_t value) {
+          return std::vector<int64_t>(c.x.size() - 2, value);
+        };
+        const auto convolve = [&](const std::vector<at::Tensor>& t) {
+          return at::convolution(t[0], t[1], t[2], times(c.stride), times(c.padding),
+                                 times(c.dilation), false, times(0), c.groups);
+        };
+        const auto make = [&](at::Device device) {
+          const auto options = at::device(device).dtype(at::kBFloat16);
+          std::vector<at::Tensor> made = {at::zeros(c.x, options), at::zeros(c.w, options),
+                                          at::zeros({c.w[0]}, options)};
+          if (channels_last) made[0] = made[0].contiguous(at::MemoryFormat::ChannelsLast);
+          made.push_back(convolve(made));
+          return made;
+        };
+        const auto forward = [&](const std::vector<at::Tensor>& t) {
+          return std::vector{convolve(t)};
+        };
+        const auto backward = [&](const std::vector<at::Tensor>& t) {
+          const auto [gx, gw, gbias] = at::convolution_backward(
+              t[3], t[0], t[1], c.w[0], times(c.stride), times(c.padding), times(c.dilation), false,
+              times(0), c.groups, {want_input, true, true});
+          return std::vector{gx, gw, gbias};
+        };
+        const std::string what = cat(at::IntArrayRef(c.x), " by ", at::IntArrayRef(c.w),
+                                     channels_last ? " channels last" : "");
+        EXPECT_EQ(peak_of(at::kMeta, make, forward), peak_of(at::kCPU, make, forward)) << what;
+        EXPECT_EQ(peak_of(at::kMeta, make, backward), peak_of(at::kCPU, make, backward))
+            << what << " backward" << (want_input ? "" : " of the weight");
+      }
+    }
+  }
+}
+
 // LibTorch's own attention in bf16, of a length that is not a multiple of its tiles: a plan counts
 // what every thread takes for its products, too.
 TEST_F(Bf16Plans, AttentionOfOnednnTakesNoMoreThanPlanned) {
@@ -149,6 +205,29 @@ TEST_F(Bf16Plans, StepsTakeWhatTheyDo) {
     const PlanRequest r = small_request(policy, at::kBFloat16, {.batch = 2, .length = 70},
                                         random_decoder(random), *optimizers()[0]);
     EXPECT_EQ(plan_step(r).memory.peak, run_for_real(r).peak) << policy;
+  }
+}
+
+// The same of a network of convolutions.
+TEST_F(Bf16Plans, StepsOfResnetsTakeWhatTheyDo) {
+  const OneThread one;
+  const ResnetConfig small{.blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
+  const ResnetConfig bottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 10};
+  for (const ResnetConfig& config : {small, bottleneck}) {
+    for (const char* preset : {"off", "exact", "gact-l1", "pool"}) {
+      StepRequest r;
+      r.network = [&](at::Device device) {
+        return std::make_unique<Resnet>(config, Policy::preset(preset),
+                                        NetworkOptions{.device = device, .dtype = at::kBFloat16});
+      };
+      r.micro_batch = [](at::Device device, int64_t) {
+        return StepInputs{{at::randn({96, 3, 32, 32}, at::device(device))},
+                          at::ones({96}, at::device(device).dtype(at::kLong))};
+      };
+      r.optimizer.kind = &sgd_optimizer;
+      EXPECT_EQ(plan_step(r).memory.peak, run_for_real(r).peak)
+          << preset << (config.bottleneck ? " bottleneck" : "");
+    }
   }
 }
 

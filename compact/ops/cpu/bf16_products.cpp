@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUFunctions.h>
+#include <ATen/CompositeExplicitAutogradFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
@@ -104,6 +105,41 @@ Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const Sca
   return self;
 }
 
+// Whether these can be convolved; others are left to LibTorch, as products are.
+bool convolves(const Tensor& x, const Tensor& w, bool transposed, int64_t groups) {
+  return all_bf16(x, w) && x.dim() >= 3 && x.dim() == w.dim() && x.numel() > 0 && w.numel() > 0 &&
+         groups > 0 && x.size(1) == (transposed ? w.size(0) : w.size(1) * groups);
+}
+Tensor convolution(const Tensor& x, const Tensor& w, const std::optional<Tensor>& bias,
+                   at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                   bool transposed, at::IntArrayRef output_padding, int64_t groups, bool benchmark,
+                   bool deterministic, bool cudnn_enabled, bool allow_tf32) {
+  const Tensor added = bias.value_or(Tensor());
+  if (!convolves(x, w, transposed, groups) ||
+      (added.defined() && added.scalar_type() != at::kBFloat16)) {
+    return at::compositeexplicitautograd::_convolution(
+        x, w, bias, stride, padding, dilation, transposed, output_padding, groups, benchmark,
+        deterministic, cudnn_enabled, allow_tf32);
+  }
+  return converted_convolution(
+      x, w, added,
+      {stride.vec(), padding.vec(), dilation.vec(), transposed, output_padding.vec(), groups});
+}
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& gy, const Tensor& x, const Tensor& w, at::OptionalIntArrayRef bias_sizes,
+    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+    at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> want) {
+  if (!convolves(x, w, transposed, groups) || gy.scalar_type() != at::kBFloat16 ||
+      gy.dim() != x.dim() || gy.size(0) != x.size(0)) {
+    return at::compositeexplicitautograd::convolution_backward(
+        gy, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, want);
+  }
+  return converted_convolution_backward(
+      gy, x, w,
+      {stride.vec(), padding.vec(), dilation.vec(), transposed, output_padding.vec(), groups},
+      want);
+}
+
 bool attends(const Tensor& q, const Tensor& k, const Tensor& v) {
   return all_bf16(q, k) && v.scalar_type() == at::kBFloat16 && q.dim() == 4 && k.dim() == 4 &&
          v.dim() == 4 && q.numel() > 0;
@@ -142,6 +178,8 @@ std::unique_ptr<torch::Library> converting() {
   library->impl("baddbmm", &addmm<3>);
   library->impl("baddbmm.out", &addmm_out<3>);
   library->impl("baddbmm_", &addmm_in_place<3>);
+  library->impl("_convolution", &convolution);  // which every kind of convolution calls
+  library->impl("convolution_backward", &convolution_backward);
   library->impl("_scaled_dot_product_flash_attention_for_cpu", &flash);
   library->impl("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_backward);
   return library;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "compact/ops/cpu/bf16_products.h"
+#include "compact/ops/cpu/parts_impl.h"
 
 namespace compact {
 namespace {
@@ -15,22 +16,6 @@ using at::Tensor;
 constexpr int64_t kTile = 1024, kInner = 1024;
 // Elements of the buffers of a group of small products.
 constexpr int64_t kGroupElements = int64_t{1} << 20;
-
-// Splits n into equal parts of at most `most`. A plan runs the first two and the last only: those
-// between take the memory that the second does.
-struct Parts {
-  int64_t n, size, last;
-  bool planned;
-  Parts(int64_t n, int64_t most, bool planned) : n(n), planned(planned) {
-    const int64_t count = std::max<int64_t>(1, (n + most - 1) / most);
-    size = (n + count - 1) / count;
-    last = (n - 1) / size * size;
-  }
-  int64_t size_at(int64_t first) const { return std::min(size, n - first); }
-  int64_t after(int64_t first) const {
-    return planned && first > 0 && first < last ? last : first + size;
-  }
-};
 
 bool by_rows(const Tensor& t) { return t.stride(-1) == 1 || t.stride(-2) != 1; }
 

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "compact/codecs/meta_device.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/meta/library_impl.h"
 
@@ -20,13 +21,7 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<at::Tensor>;
 
-struct Window {
-  std::vector<int64_t> stride, padding, dilation;
-  int64_t groups = 1;
-  auto operator<=>(const Window&) const = default;
-};
-
-std::vector<int64_t> output_sizes(const Tensor& x, const Tensor& w, const Window& k) {
+std::vector<int64_t> output_sizes(const Tensor& x, const Tensor& w, const Convolution& k) {
   std::vector<int64_t> sizes = {x.size(0), w.size(0)};
   for (int64_t i = 0; i < x.dim() - 2; ++i) {
     const int64_t reach = k.dilation[i] * (w.size(i + 2) - 1) + 1;
@@ -40,10 +35,10 @@ struct ConvolutionScratch {
   int64_t forward = 0, backward = 0;
 };
 ConvolutionScratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w,
-                                    const Window& k, bool want_input) {
+                                    const Convolution& k, bool want_input) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[0] = images;
-  using Key = std::tuple<std::vector<int64_t>, at::MemoryFormat, std::vector<int64_t>, Window,
+  using Key = std::tuple<std::vector<int64_t>, at::MemoryFormat, std::vector<int64_t>, Convolution,
                          at::ScalarType, bool>;
   static std::mutex mutex;
   static std::map<Key, ConvolutionScratch> known;
@@ -76,7 +71,7 @@ ConvolutionScratch measured_scratch(const Tensor& x, int64_t images, const Tenso
 
 // Above a batch whose maps outweigh the weights it grows by as much with every image, so that two
 // batches tell of larger ones. With one thread small batches go another way than large ones.
-ConvolutionScratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k,
+ConvolutionScratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Convolution& k,
                                            bool want_input) {
   const int64_t images = x.size(0),
                 map = std::max<int64_t>(1, x.numel() / std::max<int64_t>(1, images));
@@ -91,20 +86,22 @@ ConvolutionScratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, con
   return {at_size(one.forward, two.forward), at_size(one.backward, two.backward)};
 }
 
-// One value may stand for all dimensions.
-Window window_of(const Tensor& x, at::IntArrayRef stride, at::IntArrayRef padding,
-                 at::IntArrayRef dilation, int64_t groups) {
+// With a value for each dimension.
+Convolution window_of(const Tensor& x, at::IntArrayRef stride, at::IntArrayRef padding,
+                      at::IntArrayRef dilation, int64_t groups) {
   const auto all = [&](at::IntArrayRef values) {
     return values.size() == 1 ? std::vector<int64_t>(x.dim() - 2, values[0]) : values.vec();
   };
-  return {all(stride), all(padding), all(dilation), groups};
+  return {
+      .stride = all(stride), .padding = all(padding), .dilation = all(dilation), .groups = groups};
 }
 
-Tensor convolution(const Tensor& x, const Tensor& w, const MaybeTensor&, at::IntArrayRef stride,
-                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                   at::IntArrayRef, int64_t groups) {
+Tensor convolution(const Tensor& x, const Tensor& w, const MaybeTensor& bias,
+                   at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                   bool transposed, at::IntArrayRef, int64_t groups) {
   TORCH_CHECK(!transposed, "no transposed convolutions on the meta device");
-  const Window k = window_of(x, stride, padding, dilation, groups);
+  const Convolution k = window_of(x, stride, padding, dilation, groups);
+  if (converts_bf16(x)) return converted_convolution(x, w, bias.value_or(Tensor()), k);
   const Tensor y =
       at::empty(output_sizes(x, w, k), x.options().memory_format(x.suggest_memory_format()));
   if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, true).forward);
@@ -115,7 +112,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& gy, const Tensor& x, const Tensor& w, at::OptionalIntArrayRef,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool,
     at::IntArrayRef, int64_t groups, std::array<bool, 3> want) {
-  const Window k = window_of(x, stride, padding, dilation, groups);
+  const Convolution k = window_of(x, stride, padding, dilation, groups);
+  if (converts_bf16(x)) return converted_convolution_backward(gy, x, w, k, want);
   const auto like = [](bool wanted, const Tensor& t) {
     return wanted ? at::empty_like(t) : Tensor();
   };
