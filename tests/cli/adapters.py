@@ -137,7 +137,7 @@ class Adapters(InFolder):
         self.assertIn("is not empty", self.refused("merge", f"--model_name_or_path={out}", "--output_dir=merged"))
 
     def test_nothing_is_merged_twice(self):
-        """What a merge wrote is no base of the same adapters; of others it is."""
+        """A merged model is no base of the same adapters; of others it is."""
         self.train("out"), self.done("merge", "--model_name_or_path=out", "--output_dir=merged")
         merge = ["merge", "--base_model=merged", "--output_dir=twice"]
         self.assertIn("the model has the adapters of out/adapter_model.safetensors already", self.refused(*merge, "--model_name_or_path=out"))

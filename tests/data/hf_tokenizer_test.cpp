@@ -231,7 +231,7 @@ TEST(TokenRoles, TheEndIsWhatTheFolderSaysAndWhereAGenerationStops) {
     EXPECT_EQ(end_with("config.json", none), 0);
     EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->warnings(),
                 ElementsAre(testing::AllOf(HasSubstr("config.json: has no eos_token_id"),
-                                  HasSubstr(cat("\"eos_token_id\": ", first, " there")))));
+                                           HasSubstr(cat("\"eos_token_id\": ", first, " there")))));
   }
   // One that is not there is named.
   EXPECT_EQ(end_with("config.json", ids(9999)), 0);

@@ -106,15 +106,16 @@ TEST(MetaCopies, ProductsCopyWhatTheyAddTo) {
       at::Tensor out = at::zeros({70, 90}, device);
       int64_t* const bytes = taken[device.is_meta()];
       bytes[0] = taken_by(device, [&] { return at::addmm(by_columns, a, b, beta, alpha); });
-      bytes[1] = taken_by(device, [&] { return at::addmm_out(out, by_columns, a, b, beta, alpha); });
+      bytes[1] =
+          taken_by(device, [&] { return at::addmm_out(out, by_columns, a, b, beta, alpha); });
       bytes[2] = taken_by(device, [&] { return out.addmm_(a, b, beta, alpha); });
       bytes[3] = taken_by(device, [&] {
-        return at::baddbmm(by_columns.unsqueeze(0), a.unsqueeze(0), b.unsqueeze(0), beta,
-                           alpha);
+        return at::baddbmm(by_columns.unsqueeze(0), a.unsqueeze(0), b.unsqueeze(0), beta, alpha);
       });
     }
     for (int i = 0; i < 4; ++i) {
-      EXPECT_EQ(taken[1][i], taken[0][i]) << "beta " << beta << ", alpha " << alpha << ", product " << i;
+      EXPECT_EQ(taken[1][i], taken[0][i])
+          << "beta " << beta << ", alpha " << alpha << ", product " << i;
     }
     EXPECT_EQ(taken[0][1] > 8, beta != 0) << "a tile, for the copy of a transposed matrix";
   }

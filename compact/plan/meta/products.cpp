@@ -66,8 +66,7 @@ struct ProductSizes {
   auto operator<=>(const ProductSizes&) const = default;
 };
 
-// What a product does beside multiplying: adds to what there is, and takes a factor, which the
-// library may hold as a tensor.
+// A product may add to its result, and take a factor, which the library holds as a tensor.
 struct Sum {
   bool adds = false, scales = false;
   auto operator<=>(const Sum&) const = default;

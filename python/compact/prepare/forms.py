@@ -118,7 +118,7 @@ def is_chat(form, row):
 
 
 def train_on_of(form, row, given):
-    """What has a loss in a row of this form: what --train_on says, or else what belongs to such a row."""
+    """Which part of a row has a loss: as --train_on says, or else as belongs to rows of its kind."""
     chat = is_chat(form, row)
     on = given or ("all" if form == "text" else "assistant" if chat else "completion")
     require(form != "text" or on == "all", f"--train_on {on}: a text has no {on}, only all of it")
