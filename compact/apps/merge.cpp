@@ -55,6 +55,8 @@ void merge(const std::string& from, const std::string& given_base, const std::st
   weights.verify();
   nlohmann::json config = read_json(fs::path(base) / "config.json");
   ConfigKeys(config, base + "/config.json").refuse_quantized(/*but_bitsandbytes=*/true);
+  adapters.refuse_merged(config, base + "/config.json");
+  adapters.mark_merged(config);
   read_in_nf4(base);            // refuses other codes
   config.erase(kQuantization);  // the model is whole
   const std::optional<ReadInNf4> how = read_in_nf4(from);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
+#include "compact/io/checksum.h"
 #include "compact/io/config_keys.h"
 #include "compact/io/json_file.h"
 
@@ -18,6 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = kAdapterPrefix, kA = ".lora_A.weight", kB = ".lora_B.weight";
+
+// In config.json of a model: digests of the files of adapters that were added to it.
+constexpr const char* kMerged = "compact_merged_adapters";
 
 std::string tensor_name(const std::string& module, std::string_view end) {
   return cat(kPrefix, module, end);
@@ -108,6 +112,19 @@ void AdapterFolder::check_all_added() const {
     COMPACT_CHECK(added, file_.path().string(), ": has an adapter of `", module,
                   "`, which the model lacks");
   }
+}
+
+void AdapterFolder::refuse_merged(const nlohmann::json& config, const std::string& where) const {
+  const ConfigKeys keys(config, where);
+  if (!keys.find(kMerged)) return;
+  const auto merged = keys.required_list<std::string>(kMerged);
+  const bool twice = std::ranges::count(merged, digest_file(file_.path()).xxh3) > 0;
+  COMPACT_CHECK(!twice, where, ": the model has the adapters of ", file_.path().string(),
+                " already (", kMerged, "): it is what a merge wrote, not their base");
+}
+
+void AdapterFolder::mark_merged(nlohmann::json& config) const {
+  config[kMerged].push_back(digest_file(file_.path()).xxh3);
 }
 
 void write_adapter_folder(const fs::path& folder, const NamedTensors& adapters,

@@ -33,6 +33,11 @@ class AdapterFolder {
   void add(const std::string& name, const at::Tensor& weight);
   // Throws InputError where a module's adapter was added to no matrix.
   void check_all_added() const;
+  // Throws InputError where config.json of the model, read from `where`, says that it has them
+  // already: they would be added twice.
+  void refuse_merged(const nlohmann::json& config, const std::string& where) const;
+  // Says so in config.json of the model that they were added to.
+  void mark_merged(nlohmann::json& config) const;
 
  private:
   SafetensorsFile file_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -15,6 +16,7 @@
 #include "compact/base/numbered_name.h"
 #include "compact/base/text.h"
 #include "compact/io/adapter_folder.h"
+#include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/tasks/nf4_folder.h"
 
@@ -145,7 +147,9 @@ LoadedWeights load(Network& model, const std::string& folder, const std::optiona
     COMPACT_CHECK(!has_whole_weights(folder), folder, ": has weights of a whole model beside ",
                   kAdapterFile, "; move one of them away");
     AdapterFolder adapters(folder);
-    LoadedWeights loaded = load(model, base_of(folder, adapters), read_in_nf4(folder));
+    const std::string base = base_of(folder, adapters);
+    adapters.refuse_merged(read_json(base + "/config.json"), base + "/config.json");
+    LoadedWeights loaded = load(model, base, read_in_nf4(folder));
     for (const auto& [name, tensor] : model.named_tensors()) adapters.add(name, tensor);
     adapters.check_all_added();
     return loaded;

@@ -56,14 +56,22 @@ CurvePoint preset_point(const std::string& name, const StepRequest& request,
   return point;
 }
 
-nlohmann::ordered_json json_of(const std::vector<CurvePoint>& points) {
+// The flags that give a point again; without `allow` it is a preset's.
+std::string flags_of(const CurvePoint& p, const std::string& allow) {
+  if (allow.empty()) return cat("--preset ", p.name);
+  return cat("--preset auto --allow ", allow, " --budget ", p.peak);
+}
+
+nlohmann::ordered_json json_of(const std::vector<CurvePoint>& points,
+                               const std::string& allow = {}) {
   auto rows = nlohmann::ordered_json::array();
   for (const CurvePoint& p : points) {
     rows.push_back({{"name", p.name},
                     {"peak_bytes", p.peak},
                     {"step_seconds", p.seconds},
                     {"added_flops", p.products},
-                    {"gradient_error", p.error ? nlohmann::ordered_json(*p.error) : nullptr}});
+                    {"gradient_error", p.error ? nlohmann::ordered_json(*p.error) : nullptr},
+                    {"flags", flags_of(p, allow)}});
   }
   return rows;
 }
@@ -134,15 +142,23 @@ PlanCurve plan_curve(const Plans& plans) {
     return sweep(name, *plans.with(c).search(speed), curve.presets[0].peak);
   };
   curve.lossless = best("lossless", "lossless");
-  curve.lossy = best("lossy", Variants::any_projectable(groups) ? "quantize,project" : "quantize");
+  const std::string lossy = Variants::any_projectable(groups) ? "quantize,project" : "quantize";
+  curve.lossy = best("lossy", lossy.c_str());
+  std::erase_if(curve.lossy, [&](const CurvePoint& p) {
+    return std::ranges::any_of(curve.lossless, [&](const CurvePoint& exact) {
+      return exact.peak <= p.peak && exact.seconds <= p.seconds;
+    });
+  });
   const std::string head = formatted("  %-16s %12s %14s %16s %14s\n", "policy", "peak", "step s",
                                      "added TFLOP", "gradient error");
   curve.text = cat("predicted step time against peak; speed: ", speed.source, "\n", head,
-                   table_of(curve.presets), table_of(curve.lossless), table_of(curve.lossy));
+                   table_of(curve.presets), table_of(curve.lossless), table_of(curve.lossy),
+                   "a row again: --preset auto --budget PEAK, lossy with --allow ", lossy,
+                   "; --json has the flags of each, to the byte\n");
   curve.json["speed"] = speed.source;
   curve.json["presets"] = json_of(curve.presets);
-  curve.json["lossless"] = json_of(curve.lossless);
-  curve.json["lossy"] = json_of(curve.lossy);
+  curve.json["lossless"] = json_of(curve.lossless, "lossless");
+  curve.json["lossy"] = json_of(curve.lossy, lossy);
   const TrainConfig& c = plans.config();
   const Task& task = plans.task();
   curve.title = "What memory buys";

@@ -24,7 +24,8 @@ struct PlanCurve {
 };
 
 // The cheapest lossless policy for budgets from the least peak up to what keeps everything that is
-// worth keeping; the same where lossy treatments stand in for it below; and presets.
+// worth keeping; the same where lossy treatments stand in for it below, but for what a lossless one
+// beats in both; and presets.
 PlanCurve plan_curve(const Plans& plans);
 
 // Atomically. The page needs nothing beside it.

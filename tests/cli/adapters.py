@@ -75,6 +75,24 @@ class Adapters(AdapterRuns):
         self.assertEqual(*texts)
         self.assertIn("is not empty", self.refused("merge", f"--model_name_or_path={out}", "--output_dir=merged"))
 
+    def test_nothing_is_merged_twice(self):
+        """A merged model is no base of the same adapters; of others it is."""
+        self.train("out"), self.done("merge", "--model_name_or_path=out", "--output_dir=merged")
+        merge = ["merge", "--base_model=merged", "--output_dir=twice"]
+        self.assertIn("the model has the adapters of out/adapter_model.safetensors already", self.refused(*merge, "--model_name_or_path=out"))
+        saved = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "merged")
+        saved.save_pretrained(self.folder / "saved")  # keeps what config.json says
+        config = self.folder / "out/adapter_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": str(self.folder / "saved")}))
+        for command in (["eval", f"--validation_file={self.text}", "--block_size=32"], ["generate", "--prompt=a"], merge[::2]):
+            self.assertIn("already (compact_merged_adapters)", self.refused(*command, "--model_name_or_path=out"))
+        first, self.base = self.base, self.folder / "merged"
+        self.train("more", "--seed=7")
+        self.done(*merge, "--model_name_or_path=more")
+        self.base = first
+        for adapters in ("out", "more"):
+            self.assertIn("already", self.refused("merge", "--base_model=twice", f"--model_name_or_path={adapters}", "--output_dir=not"))
+
     def test_adapters_of_peft_are_merged(self):
         """Another family, too; what cannot be added is refused."""
         torch.manual_seed(2)

@@ -41,7 +41,9 @@ class Errors(InFolder):
             (["--zzzzzzzzzzzz"], "see `compact train --help`"),
             (["--batch_size=4"], "did you mean `--per_device_train_batch_size` or "
                                  "`--per_device_eval_batch_size`?"),
-            (["--lr=1"], "`--learning_rate`, `--lr_scheduler_type` or"),
+            (["--lr=1"], "unknown flag `--lr`: here it is --learning_rate"),
+            (["--use_lora"], "here it is --use_peft"),
+            (["--mixed_precision=bf16"], "here it is --dtype bfloat16"),
             (["--steps=1"], "unknown flag `--steps`; see `compact train --help`"),
             (["-"], "unknown flag `-`"),
             (["--bf16"], "unknown flag `--bf16`: here it is --dtype bfloat16"),

@@ -259,6 +259,11 @@ class Planning(Plans):
             peaks = [p["peak_bytes"] for p in curve[name]]
             self.assertEqual(peaks, sorted(peaks))
         self.assertIn("<svg", page.read_text())
+        for p in curve["lossy"]:  # each gives something that no lossless one does
+            self.assertFalse([q for q in curve["lossless"] if q["peak_bytes"] <= p["peak_bytes"] and q["step_seconds"] <= p["step_seconds"]])
+        for p in (curve["presets"][1], curve["lossless"][0], curve["lossless"][-1], curve["lossy"][0]):
+            again, _ = self.plan(*p["flags"].split())
+            self.assertEqual(again["peak_bytes"], p["peak_bytes"], p["flags"])
 
 
 if __name__ == "__main__":

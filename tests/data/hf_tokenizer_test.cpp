@@ -226,6 +226,13 @@ TEST(TokenRoles, TheEndIsWhatTheFolderSaysAndWhereAGenerationStops) {
   EXPECT_EQ(ordinary->decode(Ids{5}), "$");
   EXPECT_FALSE(ordinary->config().contains("eos_token"));
   EXPECT_EQ(end_with("config.json", cat(R"({"eos_token_id": [5, )", first + 1, "]}")), 1);
+  // Where transformers finds no stop, it is said.
+  for (const char* none : {"{}", R"({"eos_token_id": null})"}) {
+    EXPECT_EQ(end_with("config.json", none), 0);
+    EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->warnings(),
+                ElementsAre(testing::AllOf(HasSubstr("config.json: has no eos_token_id"),
+                                           HasSubstr(cat("\"eos_token_id\": ", first, " there")))));
+  }
   // One that is not there is named.
   EXPECT_EQ(end_with("config.json", ids(9999)), 0);
   EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->warnings(), ElementsAre(HasSubstr("9999")));

@@ -299,8 +299,9 @@ TEST(LabelledTexts, WarnsOfInvalidBytes) {
       write_file(folder / "a.tsv", "text\tlabel\na\t1\ncaf\xE9\t0\n\xFF\xFF\t1\n");
   const auto texts = read_labelled_texts(path, {.strict = false});
   EXPECT_THAT(texts.first, ElementsAre("a", "caf\xEF\xBF\xBD", "\xEF\xBF\xBD\xEF\xBF\xBD"));
-  EXPECT_THAT(texts.warnings,
-              ElementsAre(path + ": line 3: invalid UTF-8 became U+FFFD, as in 2 other places"));
+  EXPECT_THAT(
+      texts.warnings,
+      ElementsAre(path + ": line 3: invalid UTF-8 or NUL became U+FFFD, as in 2 other places"));
   EXPECT_EQ(one_line_error_of([&] { read_labelled_texts(path); }),
             path + ": line 3 must be UTF-8, but byte 3 of it is not");
 }

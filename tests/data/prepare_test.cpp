@@ -62,7 +62,7 @@ TEST_F(Prepare, InvalidUtf8) {
   const Prepared made = prepare({path}, *austen(), folder / "out", {.strict = false});
   EXPECT_EQ(made.replaced, 2);
   EXPECT_THAT(made.warnings,
-              ElementsAre(path + ": invalid UTF-8 became U+FFFD, as in 1 other place"));
+              ElementsAre(path + ": invalid UTF-8 or NUL became U+FFFD, as in 1 other place"));
   EXPECT_EQ(austen()->decode(tokens_of(folder / "out")), "caf\xEF\xBF\xBD \xEF\xBF\xBD");
   EXPECT_EQ(one_line_error_of([&] { prepare({path}, *austen(), folder / "out"); }),
             path + ": must be UTF-8, but there is invalid UTF-8 in the first 6 bytes");
@@ -183,7 +183,7 @@ TEST_F(Cache, WarningsAreSaidAgain) {
   ASSERT_TRUE(again.reused);
   EXPECT_THAT(again.prepared.warnings,
               ElementsAre(HasSubstr("1 of 2 lines cannot be read"),
-                          input + ": line 1: invalid UTF-8 became U+FFFD"));
+                          input + ": line 1: invalid UTF-8 or NUL became U+FFFD"));
   EXPECT_EQ(again.prepared.warnings, first.prepared.warnings);
   EXPECT_EQ(again.prepared.replaced, 1);
   std::filesystem::remove(again.path + ".warnings");

@@ -117,7 +117,7 @@ TEST_F(Reader, InvalidUtf8InJsonIsReplacedAndCounted) {
   EXPECT_EQ(piece.text, "\xEF\xBF\xBD");
   EXPECT_FALSE(reader.next(piece));
   EXPECT_EQ(reader.replaced().line(),
-            path + ": line 1: invalid UTF-8 became U+FFFD, as in 1 other place");
+            path + ": line 1: invalid UTF-8 or NUL became U+FFFD, as in 1 other place");
   EXPECT_EQ(one_line_error_of([&] { documents({path}); }),
             path + ": line 1 must be UTF-8, but byte 11 of it is not");
 }

@@ -93,27 +93,31 @@ TEST(MetaCopies, TakeWhatTheyDo) {
   EXPECT_GT(tiles, 50);
 }
 
-// The addend of a product is copied into its result, but not where it is multiplied with 0.
+// The addend of a product is copied into its result, but not where it is multiplied with 0; the
+// product's own factor may be held as a tensor.
 TEST(MetaCopies, ProductsCopyWhatTheyAddTo) {
   prepare_meta(c10::kCPU);
-  for (const double beta : {0.0, 1.0, 0.5}) {
+  for (const auto& [beta, alpha] : std::initializer_list<std::pair<double, double>>{
+           {0, 1}, {1, 1}, {0.5, 1}, {0, 0.25}, {1, 0.25}, {0.5, 0.25}}) {
     int64_t taken[2][4] = {};
     for (const at::Device device : {at::kCPU, at::kMeta}) {
       const at::Tensor by_columns = at::zeros({90, 70}, device).t(),
                        a = at::zeros({70, 80}, device), b = at::zeros({80, 90}, device);
       at::Tensor out = at::zeros({70, 90}, device);
       int64_t* const bytes = taken[device.is_meta()];
-      bytes[0] = taken_by(device, [&] { return at::addmm(by_columns, a, b, beta); });
-      bytes[1] = taken_by(device, [&] { return at::addmm_out(out, by_columns, a, b, beta); });
-      bytes[2] = taken_by(device, [&] { return out.addmm_(a, b, beta); });
+      bytes[0] = taken_by(device, [&] { return at::addmm(by_columns, a, b, beta, alpha); });
+      bytes[1] =
+          taken_by(device, [&] { return at::addmm_out(out, by_columns, a, b, beta, alpha); });
+      bytes[2] = taken_by(device, [&] { return out.addmm_(a, b, beta, alpha); });
       bytes[3] = taken_by(device, [&] {
-        return at::baddbmm(by_columns.unsqueeze(0), a.unsqueeze(0), b.unsqueeze(0), beta);
+        return at::baddbmm(by_columns.unsqueeze(0), a.unsqueeze(0), b.unsqueeze(0), beta, alpha);
       });
     }
     for (int i = 0; i < 4; ++i) {
-      EXPECT_EQ(taken[1][i], taken[0][i]) << "beta " << beta << ", product " << i;
+      EXPECT_EQ(taken[1][i], taken[0][i])
+          << "beta " << beta << ", alpha " << alpha << ", product " << i;
     }
-    EXPECT_EQ(taken[0][1] > 0, beta != 0) << "a tile, for the copy of a transposed matrix";
+    EXPECT_EQ(taken[0][1] > 8, beta != 0) << "a tile, for the copy of a transposed matrix";
   }
 }
 

@@ -21,7 +21,7 @@ struct Replaced {
   // A warning; empty where there is none.
   std::string line() const {
     if (count == 0) return {};
-    std::string line = cat(first, ": invalid UTF-8 became U+FFFD");
+    std::string line = cat(first, ": invalid UTF-8 or NUL became U+FFFD");
     if (count == 1) return line;
     return line + cat(", as in ", format_count(count - 1), " other place", count == 2 ? "" : "s");
   }

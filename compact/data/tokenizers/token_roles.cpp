@@ -113,7 +113,11 @@ TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
   for (const char* const name : {"generation_config.json", "config.json"}) {
     const json object = read(name);
     const auto found = object.find("eos_token_id");
-    if (found == object.end() || found->is_null()) continue;
+    if (found == object.end() || found->is_null()) {
+      // transformers asks the first file that there is alone.
+      if (never_stops_.empty() && !text_of(name).empty()) never_stops_ = folder + "/" + name;
+      continue;
+    }
     stops_file_ = folder + "/" + name;
     for (const json& id : found->is_array() ? *found : json::array({*found})) {
       COMPACT_CHECK(id.is_number_integer(), stops_file_,
@@ -203,6 +207,12 @@ std::vector<std::string> TokenRoles::warnings(const Vocabulary& vocabulary,
     if (id < 0 || has(vocabulary, id)) continue;
     lines.push_back(cat(stops_file_, ": a generation stops at the token ", id,
                         ", which the tokenizer does not have; no text is trained to end with it"));
+  }
+  if (!never_stops_.empty() && token("eos_token")) {
+    lines.push_back(cat(never_stops_, ": has no eos_token_id, so that `generate` of transformers ",
+                        "stops at no token; texts are trained to end with `",
+                        printable(*vocabulary.token(end)), "`: write \"eos_token_id\": ", end,
+                        " there"));
   }
   const bool stops = std::ranges::find(stops_, int64_t{end}) != stops_.end();
   if (stops && std::ranges::find(added, end, &AddedToken::id) == added.end()) {

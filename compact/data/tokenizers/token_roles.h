@@ -55,8 +55,8 @@ class TokenRoles {
   // any, where the folder does not say.
   std::optional<uint32_t> end(const Vocabulary& vocabulary,
                               const std::vector<AddedToken>& added) const;
-  // A line for each id of the stops that `vocabulary` lacks, and one where `end` is no token of
-  // `added`, so that it is found in texts, too.
+  // A line for each id of the stops that `vocabulary` lacks, one where `end` is no token of
+  // `added`, so that it is found in texts, too, and one where a text ends but no generation.
   std::vector<std::string> warnings(const Vocabulary& vocabulary,
                                     const std::vector<AddedToken>& added, uint32_t end) const;
 
@@ -65,7 +65,8 @@ class TokenRoles {
   std::map<int64_t, AddedToken> numbered_;   // by the id that a file gives
   std::vector<AddedToken> extra_;
   std::vector<int64_t> stops_;
-  std::string stops_file_;
+  std::string stops_file_;   // where the stops are said
+  std::string never_stops_;  // where transformers finds none
   std::optional<bool> adds_begin_;
   bool has_decoder_ = false;
   TokenizerClass class_;

@@ -66,6 +66,16 @@ struct ProductSizes {
   auto operator<=>(const ProductSizes&) const = default;
 };
 
+// A product may add to its result, and take a factor, which the library holds as a tensor.
+struct Sum {
+  bool adds = false, scales = false;
+  auto operator<=>(const Sum&) const = default;
+
+  Sum() = default;
+  Sum(const at::Scalar& beta, const at::Scalar& alpha)
+      : adds(beta.toDouble() != 0), scales(alpha.toDouble() != 1) {}
+};
+
 // Where a product that is tried would begin to compute.
 struct Begins : std::runtime_error {
   Begins() : std::runtime_error("") {}
@@ -74,12 +84,12 @@ struct Begins : std::runtime_error {
 // Bytes beside the result of a product that is tried once; negative where it is not. LibTorch
 // copies an operand where it must, then takes what its library needs, then computes: which is not
 // waited for.
-int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b, bool add,
+int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b, Sum sum,
                       at::ScalarType type) {
   static std::mutex mutex;
-  static std::map<std::tuple<ProductSizes, Operand, Operand, bool, at::ScalarType>, int64_t> known;
+  static std::map<std::tuple<ProductSizes, Operand, Operand, Sum, at::ScalarType>, int64_t> known;
   const std::lock_guard lock(mutex);
-  const std::tuple key(s, a, b, add, type);
+  const std::tuple key(s, a, b, sum, type);
   if (const auto found = known.find(key); found != known.end()) return found->second;
   const at::NoGradGuard no_grad;
   const CpuProbe probe;
@@ -92,15 +102,15 @@ int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b,
     asked += bytes;
     const auto copies = [&](const Tensor& t) { return bytes == static_cast<int64_t>(t.nbytes()); };
     // LibTorch catches what a product of batches throws, and goes another way.
-    if (s.batch == 0 && !copies(x) && !copies(y) && !copies(out)) throw Begins();
+    const bool factor = bytes <= static_cast<int64_t>(sizeof(double));
+    if (s.batch == 0 && !factor && !copies(x) && !copies(y) && !copies(out)) throw Begins();
   };
   try {
     const auto product = probe.beside([&] {
       const WatchAllocations watch(see);
-      return add && s.batch ? out.baddbmm_(x, y)
-             : add          ? out.addmm_(x, y)
-             : s.batch      ? at::bmm_out(out, x, y)
-                            : at::mm_out(out, x, y);
+      if (sum == Sum()) return s.batch ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
+      const double beta = sum.adds ? 1 : 0, alpha = sum.scales ? 0.5 : 1;
+      return s.batch ? out.baddbmm_(x, y, beta, alpha) : out.addmm_(x, y, beta, alpha);
     });
     return known[key] = product.second;
   } catch (const Begins&) {
@@ -112,7 +122,7 @@ int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b,
 // many of them as a batch holds: packed operands, a block for each thread, a copy of an operand
 // whose rows lie apart. It depends on sizes and layout; the real product shows it, with sizes above
 // which it no longer grows cut off.
-int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
+int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, Sum sum) {
   constexpr int64_t kMostSize = 4096, kFewProducts = int64_t{1} << 22;
   const int64_t m = std::min(a.size(-2), kMostSize), k = std::min(a.size(-1), kMostSize),
                 n = std::min(b.size(-1), kMostSize);
@@ -123,9 +133,9 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   const ProductSizes sizes{batch, m, k, n};
   const at::ScalarType type = a.scalar_type();
   const Operand x(a), y(b);
-  const int64_t dense = tried_product(sizes, x.dense(), y.dense(), add, type);
+  const int64_t dense = tried_product(sizes, x.dense(), y.dense(), sum, type);
   if (x.strides.empty() && y.strides.empty()) return dense;
-  const int64_t apart = tried_product(sizes, x, y, add, type);
+  const int64_t apart = tried_product(sizes, x, y, sum, type);
   if (apart < 0) return dense;
   // Copies are as large as the operands, of which a part was tried.
   const auto element = static_cast<int64_t>(a.element_size());
@@ -143,12 +153,13 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
 }
 
 // Memory that a product takes beside its result.
-void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b) {
+void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b,
+                    Sum sum = {}) {
   if (converts_bf16(a)) {
     converted_product(out, self, a, b);
   } else if (meta_device() == c10::kCPU) {
     if (self.defined() && !self.is_same(out)) out.copy_(self);
-    const int64_t bytes = cpu_product_scratch(a, b, self.defined());
+    const int64_t bytes = cpu_product_scratch(a, b, sum);
     if (bytes > 0) scratch_on(a, bytes);
   }
 }
@@ -202,25 +213,25 @@ Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
 }
 template <int kDim>
 Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
-             const at::Scalar&) {
+             const at::Scalar& alpha) {
   Tensor out = at::empty(sizes_of<kDim>(self, a, b), a.options());
-  beside_product(out, added(self, out, beta), a, b);
+  beside_product(out, added(self, out, beta), a, b, {beta, alpha});
   return out;
 }
 template <int kDim>
 Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
-                  const at::Scalar&, Tensor& out) {
+                  const at::Scalar& alpha, Tensor& out) {
   fit(out, sizes_of<kDim>(self, a, b));
-  beside_product(out, added(self, out, beta), a, b);
+  beside_product(out, added(self, out, beta), a, b, {beta, alpha});
   return out;
 }
 template <int kDim>
 Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
-                       const at::Scalar&) {
+                       const at::Scalar& alpha) {
   const std::vector<int64_t> sizes = sizes_of<kDim>(self, a, b);
   TORCH_CHECK(self.sizes() == sizes, "the result of a product in place must be ",
               at::IntArrayRef(sizes), ", is ", self.sizes());
-  beside_product(self, added(self, self, beta), a, b);
+  beside_product(self, added(self, self, beta), a, b, {beta, alpha});
   return self;
 }
 // On CUDA alone.

@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from itertools import islice
 
-from .forms import form_of, is_chat, sample_of
+from .forms import form_of, sample_of, train_on_of
 from .refusal import Refusal, require
 from .sources import DataSet, mixed
 from .token_file import TokenFile, tokenizer_hash
@@ -131,7 +131,7 @@ def check_output(options):
 
 
 def read_first(options):
-    """The data sets with form and --train_on of each, by its first row."""
+    """The data sets, and of each its form and what has a loss in it, by its first row."""
     sets, forms = [DataSet(name, options.name, options.split) for name in options.data], []
     for one in sets:
         with closing(one.rows()) as rows:
@@ -139,10 +139,7 @@ def read_first(options):
         require(row is not None, f"{one.name}: there is no row")
         try:
             form = form_of(row)
-            chat = is_chat(form, row)
-            on = options.train_on or ("all" if form == "text" else "assistant" if chat else "completion")
-            require(form != "text" or on == "all", f"--train_on {on}: a text has no {on}, only all of it")
-            require(chat or on != "assistant", "--train_on assistant: a prompt and its completion have no roles: completion or all")  # fmt: skip
+            on = train_on_of(form, row, options.train_on)
             require(form != "text" or not options.max_length, "--max_length: text is trained on in blocks of --block_size, whole")
         except Refusal as refusal:
             raise Refusal(f"{place}: {refusal}") from None
@@ -234,10 +231,10 @@ def prepare(options):
     mixing = options.weights and {"weights": options.weights, "seed": options.seed, "stopping_strategy": options.stopping_strategy}
     states = [one.state() for one in sets]
     key = None if None in states else hashlib.sha256(
-        json.dumps([states, forms, settings, mixing, options.split, reader.ends, tokenizer_hash(files), code_hash()]).encode()
+        json.dumps([states, forms, options.train_on, settings, mixing, options.split, reader.ends, tokenizer_hash(files), code_hash()]).encode()
     ).hexdigest()  # fmt: skip
     with closing(Job(f"{options.output}.part", key, len(sets))) as job:
-        write_tokens(options, job, sets, Rows(reader, forms, **settings), tokenizer_hash(files))
+        write_tokens(options, job, sets, Rows(reader, [form for form, _ in forms], options.train_on, **settings), tokenizer_hash(files))
         for file_name, data in files.items():
             with open(job.path(file_name), "wb") as file:
                 file.write(data)
@@ -261,7 +258,7 @@ def summed(counts):
 def write_tokens(options, job, sets, work, files_hash):
     from tqdm import tqdm
 
-    reader, samples = work.reader, work.sets[0][0] != "text"
+    reader, samples = work.reader, work.forms[0] != "text"
     out = TokenFile(job.path(TOKENS), reader.vocabulary, reader.ends[0], files_hash, f"prepared:file={CARD}", samples, job.done["ids"])  # fmt: skip
     if job.done["rows"]:
         print(f"{options.output}: goes on after {job.done['rows']:,} rows", flush=True)

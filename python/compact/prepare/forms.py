@@ -117,6 +117,15 @@ def is_chat(form, row):
     return form in ("messages", "sharegpt", "alpaca") or (form == "prompt-completion" and isinstance(row.get("prompt"), list))
 
 
+def train_on_of(form, row, given):
+    """Which part of a row has a loss: as --train_on says, or else as belongs to rows of its kind."""
+    chat = is_chat(form, row)
+    on = given or ("all" if form == "text" else "assistant" if chat else "completion")
+    require(form != "text" or on == "all", f"--train_on {on}: a text has no {on}, only all of it")
+    require(chat or on != "assistant", "--train_on assistant: a prompt and its completion have no roles: completion or all")
+    return on
+
+
 def form_of(columns):
     """The name of the first form whose columns there are."""
     for needed, name, _ in FORMS:

@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy
 
-from .forms import sample_of
+from .forms import sample_of, train_on_of
 from .refusal import Refusal
 from .token_file import marked
 from .tokens import cut
@@ -23,13 +23,14 @@ PR_SET_PDEATHSIG = 1  # of prctl(2): the signal when the parent ends
 
 class Rows:
     """Makes of rows (number of the set, place, row) their ids as the file has them, and each set's COUNTS.
-    `sets`: form and --train_on of each."""
+    `forms`: of each set. `train_on`: None leaves it to each row."""
 
-    def __init__(self, reader, sets, max_length, truncation):
-        self.reader, self.sets = reader, sets
+    def __init__(self, reader, forms, train_on, max_length, truncation):
+        self.reader, self.forms, self.train_on = reader, forms, train_on
         self.cutting = (max_length, truncation, reader.begin)
 
-    def _sample(self, form, on, row):
+    def _sample(self, form, row):
+        on = train_on_of(form, row, self.train_on)
         sample = sample_of(form, row)
         if form == "text":
             ids = self.reader.text(sample.completion)
@@ -41,12 +42,12 @@ class Rows:
         return cut(ids, [True] * len(ids) if on == "all" else learnt, *self.cutting)
 
     def __call__(self, rows):
-        counts = [dict.fromkeys(COUNTS, 0) for _ in self.sets]
+        counts = [dict.fromkeys(COUNTS, 0) for _ in self.forms]
         out = [numpy.zeros(0, dtype=numpy.uint32)]
         for number, place, row in rows:
-            form, on = self.sets[number]
+            form = self.forms[number]
             try:
-                ids, learnt, what = self._sample(form, on, row)
+                ids, learnt, what = self._sample(form, row)
             except UnicodeEncodeError:
                 raise Refusal(f"{place}: must be Unicode, has half of a pair of surrogates") from None
             except Refusal as refusal:

@@ -3,7 +3,7 @@
 import json
 import os
 
-from _preparing import CHATML, ENDS, messages_of, own_cache, prepared, samples_of, TALKS, TEMPLATES, tokenizer, write  # noqa: F401 - a fixture for all tests
+from _preparing import CHATML, ENDS, messages_of, own_cache, prepared, refused, samples_of, TALKS, TEMPLATES, tokenizer, write  # noqa: F401 - a fixture for all tests
 import datasets
 import pytest
 import transformers
@@ -134,6 +134,19 @@ def test_marks_help_templates_that_leave_out_earlier_thoughts(tmp_path, capsys):
     for data, more in ((data, ("--train_on", "completion")), (write(tmp_path / "p.jsonl", [{"prompt": talk[:3], "completion": talk[3:]}]), ())):
         ((ids, learnt),) = samples_of(prepared(tmp_path, data, *more))
         assert read.decode([i for i, m in zip(ids, learnt) if m]) == "e</think>f<|im_end|>"  # "<think>" asks for it
+
+
+def test_what_has_a_loss_is_asked_of_each_row(tmp_path, capsys):
+    """of plain prompts beside chats in one file, whichever comes first"""
+    read = tokenizer(tmp_path / "tok", CHATML)
+    talk = messages_of(TALKS[4])
+    plain, chat = {"prompt": "a b", "completion": " c d"}, {"prompt": talk[:1], "completion": talk[1:]}
+    want = {"plain": " c d<|endoftext|>", "chat": "b<|im_end|>d<|im_end|>f<|im_end|>"}
+    for name, rows, order in (("p", [plain, chat], ("plain", "chat")), ("c", [chat, plain], ("chat", "plain"))):
+        samples = samples_of(prepared(tmp_path, write(tmp_path / f"{name}.jsonl", rows)))
+        assert [read.decode([i for i, m in zip(ids, learnt) if m]) for ids, learnt in samples] == [want[o] for o in order]
+    line = refused(capsys, tmp_path, tmp_path / "c.jsonl", "--train_on", "assistant")
+    assert "c.jsonl: line 2: --train_on assistant: a prompt and its completion have no roles" in line
 
 
 def test_a_tokenizer_with_several_templates(tmp_path):
