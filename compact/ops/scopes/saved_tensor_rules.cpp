@@ -53,6 +53,9 @@ bool is_smooth_elu(const RunningOp& op, const at::Tensor&) {
 }
 // Maps [batch, channels, length(s)]: roles are those of convolutional networks.
 bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
+// Maps of images: a convolution may have made them, and a batch norm read what follows, so that
+// channels of other sizes share no scale.
+bool is_image_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4; }
 // Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
@@ -117,6 +120,9 @@ constexpr Row kRows[] = {
     {"_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
     {"_safe_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
     // Smooth functions, whose derivative has a bounded slope.
+    {"gelu", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, true},
+    {"silu", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, true},
+    {"mish", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, true},
     {"gelu", kFirst, Reads::kNear},
     {"silu", kFirst, Reads::kNear},
     {"mish", kFirst, Reads::kNear},

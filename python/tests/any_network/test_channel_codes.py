@@ -79,8 +79,8 @@ def gradients(layout, between, policy=None):
 @pytest.mark.parametrize("layout", ["nchw", "channels_last", "rows"])
 @pytest.mark.parametrize("between", BETWEEN)
 def test_gradients_are_near_however_channels_differ(between, layout, bits, rebuilt):
-    if between == "of a GELU" and not rebuilt:
-        pytest.skip("what a GELU reads is its own, and measured by the largest of its neighbours")
+    if between == "of a GELU" and not rebuilt and layout == "rows":
+        pytest.skip("what a GELU reads beside a linear layer is measured by the largest of its neighbours")
     wanted, _, _ = gradients(layout, between)
     ours, report, live = gradients(layout, between, f"slot * = quantize:bits={bits}" + REBUILT * rebuilt)
     assert any("along=channels" in t.treatment for t in report), [(t.name, t.treatment) for t in report]
