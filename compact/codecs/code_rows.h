@@ -16,6 +16,11 @@ struct CodeRows {
   int64_t outer = 1, rows = 1, inner = 0;
 
   int64_t length() const { return outer * inner; }  // of a row
+  // Whether no row of these has elements of two rows of `others`, in the same memory.
+  bool refine(const CodeRows& others) const {
+    return others.rows < 2 || (rows > 1 && others.inner % inner == 0 &&
+                               (rows * inner) % (others.rows * others.inner) == 0);
+  }
 };
 
 // Rows of a dense tensor as it lies in memory: one of all; those along the last dimension, of a

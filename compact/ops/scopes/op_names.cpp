@@ -120,6 +120,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
       differentiable |= hooked && t.requires_grad();
     } else if (value.isTensorList()) {
       for (const at::Tensor& t : value.toTensorVector()) op.inputs.push_back(storage_of(t));
+    } else if (value.isIntList() && op.list.empty()) {
+      op.list = value.toDimVector();
     } else if (value.isInt() || value.isDouble()) {
       op.numbers.push_back(value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble());
     }

@@ -31,6 +31,7 @@ struct RunningOp {
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
+  c10::SmallVector<int64_t, 5> list = {};        // the first that is a list of integers
   uint64_t serial = 0;                           // of its calls on this thread
   // For fused attention only: its arguments, and how they are held, as noted while it runs.
   std::vector<c10::IValue> arguments = {};

@@ -201,7 +201,9 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     record->arguments = {{}, {}, *scale};
   }
   if (runs_again && rebuild_->options().rounds) {
-    record->smooth = is_smooth(rule, arguments, rebuild_->count_unsteady(*record));
+    const RoundedInputs rounded = rebuild_->rounded_of(*record);
+    record->smooth = is_smooth(rule, arguments, rounded);
+    record->signs = signs_of(rule, arguments, rounded);
   }
   if (runs_again) call->record = std::move(record);
   for (const Written& w : writes) note_write(*call, w.t, w.node, w.parts);

@@ -69,11 +69,11 @@ Need OpTape::choose_codes(TapeNode& n, const at::Tensor& t, const Saving& how, b
     const auto size = static_cast<int64_t>(t.element_size());
     const bool all = t.is_non_overlapping_and_dense() && t.numel() * size == n.bytes;
     const bool rounds = how.codes.content() == Content::kRounded;
-    if (how.by_channels && need == how.need) {
-      const auto channels = channels_of(t, n, n.bytes / size);
-      const bool can = channels && rebuild_->can_part(n, channels->rows);
-      if (can || (channels && n.count == 0)) {
-        rebuild_->part_channels(n, *channels);
+    if (how.apart.rows > 1 && need == how.need) {
+      const auto apart = rows_in(n, t, how.apart, n.bytes / size);
+      const bool can = apart && rebuild_->can_part(n, *apart);
+      if (can || (apart && n.count == 0)) {
+        rebuild_->part(n, *apart);
         whole |= !can;
       } else {
         need = Need::kExact;

@@ -215,7 +215,7 @@ void Rebuild::make_recipe(TapeNode& n) {
     retain(*input.node);
     add_roots(n.roots, roots_of(*input.node));
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
-    if (lies_alike(input, n)) part_channels(*input.node, n.channels);
+    if (lies_alike(input, n)) part(*input.node, n.apart);
   }
   if (options_.budgeted) span_ = std::max(span_, span_of(n, {}, budget_));
 }
@@ -252,10 +252,10 @@ void Rebuild::encode(TapeNode& n) {
   const Unseen unseen;
   RECORD_USER_SCOPE(kCodecScope);
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
-  const CodeRows& c = n.channels;
+  const CodeRows c = n.rows_of_codes();
   const bool rounds = n.how.content() == Content::kRounded;
   const Geometry rows =
-      rounds && c.rows > 1
+      c.outer > 1
           ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
           : Geometry{n.coded, {elements / n.coded_row, n.coded_row}, {n.coded_row, 1}, 0};
   const at::Tensor t = view_of(c10::Storage(n.weak.lock()), rows);

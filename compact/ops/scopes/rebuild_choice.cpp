@@ -40,9 +40,13 @@ bool Rebuild::is_steady(const TapeNode& n) const {
          !at::isFloatingType(parts_of(n.geometry.type));
 }
 
-size_t Rebuild::count_unsteady(const Record& record) const {
-  return static_cast<size_t>(std::ranges::count_if(
-      record.inputs, [this](const Record::Input& input) { return !is_steady(*input.node); }));
+RoundedInputs Rebuild::rounded_of(const Record& record) const {
+  RoundedInputs all;
+  for (const Record::Input& input : record.inputs) {
+    const auto& made_by = input.node->record;
+    if (!is_steady(*input.node)) all.push_back({input.argument, made_by ? made_by->signs : uint8_t{kPlain}});
+  }
+  return all;
 }
 
 bool Rebuild::has_codes(const TapeNode& n) const {
@@ -147,7 +151,7 @@ void Rebuild::decide_again(TapeNode& n) {
   Memo memo;
   const Choice again = inputs_of(n, *n.record, memo, 0);
   // Tensors rebuilt from it have no more errors then.
-  const bool apart = n.channels.rows < 2 || can_part_inputs(n, n.channels.rows);
+  const bool apart = n.apart.rows < 2 || can_part_inputs(n, n.apart);
   if (is_worth(n, *n.record, again) && again.roots.size() <= 1 && !spans_much(n, again) && apart) {
     let_go(n);
   }

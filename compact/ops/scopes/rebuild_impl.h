@@ -70,6 +70,7 @@ struct Record {
   bool mkldnn = true;      // whether it may be used
   bool heavy = false;      // runs again under a budget only
   bool smooth = false;     // it may run again on rounded inputs
+  uint8_t signs = kPlain;  // of its result
   uint64_t precision = 0;  // of a heavy one: precision_settings()
 };
 
@@ -100,6 +101,8 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   void watch(const at::Tensor& t);
   bool is_unwritten() const;
   void note_versions();
+  // Rows that groups of its codes lie within; one: codes are not chosen, or lose nothing.
+  CodeRows rows_of_codes() const;
   void add_follower(const std::shared_ptr<TapeNode>& n);
 
   c10::weak_intrusive_ptr<c10::StorageImpl> weak;  // keeps the address from being reused
@@ -140,11 +143,11 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool partial = false;                 // `memory` has been written beside what recipes read of it
   Encoded codes;                        // or it is held so
   Treatment how;                        // codecs, where it is saved
-  CodecPtr codec;                       // for rows of `coded_row` elements, or for `channels`
+  CodecPtr codec;                       // for rows of `coded_row` elements, or for `apart`
   at::ScalarType coded = at::kByte;     // the type of the elements that are encoded
   int64_t coded_row = 0;
   int64_t coded_bytes = -1, held_bytes = 0;
-  CodeRows channels;  // where there are several: those that a reader divides by scales of their own
+  CodeRows apart;     // where there are several: those that a reader divides by scales of their own
   double work = 0;    // bytes to move while it is rebuilt; what several read counts for each
   Roots roots;        // of its recipe
   size_t row = 0;     // of the report
@@ -174,9 +177,10 @@ bool is_read_in_parts(const Geometry& as, const TapeNode& n);
 // Whether each element of the node lies where the element of the input lies that it is made from.
 bool lies_alike(const Record::Input& input, const TapeNode& n);
 
-// Memory in which the second dimension of `t` is one of the whole memory, of so many elements, that
-// the node shows: as rows of that dimension. nullopt: it is not.
-std::optional<CodeRows> channels_of(const at::Tensor& t, const TapeNode& n, int64_t elements);
+// Rows of the node's whole memory, of so many elements, of which each lies within one of these rows
+// of `t`. nullopt: there are none, or very short ones.
+std::optional<CodeRows> rows_in(const TapeNode& n, const at::Tensor& t, const CodeRows& rows,
+                                int64_t elements);
 
 // Whether a tensor that was encoded so had a NaN or an infinity: the offset, step or mean of its
 // group is then not finite. Not for tensors of a GPU, whose codes may not be there yet.
@@ -210,18 +214,18 @@ class Rebuild {
   const RebuildOptions& options() const { return options_; }
   // A tensor of the node was saved by a call; `whole`: hold it in any case.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader, Need need);
-  // Whether the values are there that part_channels() would encode again.
-  bool can_part(const TapeNode& n, int64_t channels, int depth = 0) const;
+  // Whether the values are there that part() would encode again, and no reader needs other rows.
+  bool can_part(const TapeNode& n, const CodeRows& rows, int depth = 0) const;
   // The same for all that the node would be rebuilt from.
-  bool can_part_inputs(const TapeNode& n, int64_t channels, int depth = 0) const;
+  bool can_part_inputs(const TapeNode& n, const CodeRows& rows, int depth = 0) const;
   // No group of codes of the node, or of what of its size it is rebuilt from, has values of two of
-  // these channels from now on.
-  void part_channels(TapeNode& n, const CodeRows& channels);
-  // Sets codec and coded_bytes of a node by its how, coded, coded_row and channels.
+  // these rows from now on.
+  void part(TapeNode& n, const CodeRows& rows);
+  // Sets codec and coded_bytes of a node by its how, coded, coded_row and apart.
   void choose_codec(TapeNode& n);
   Roots roots_of(const TapeNode& n) const;
   // Inputs that are, or may be, rounded.
-  size_t count_unsteady(const Record& record) const;
+  RoundedInputs rounded_of(const Record& record) const;
   // Sets reach, products and sum of a node that a call has made.
   void note_reach(TapeNode& n, const Record& record) const;
   // Where that cuts a long path in two, holds the node, or the sum that it is made from, for good.
@@ -338,7 +342,7 @@ class Rebuild {
   std::unordered_map<const void*, std::weak_ptr<HeldStorage>> originals_;
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;
-  std::unordered_map<std::string, CodecPtr> codecs_;  // by rows or channels, and treatment
+  std::unordered_map<std::string, CodecPtr> codecs_;  // by how rows lie, and treatment
   size_t row_ = 0;                                    // of what is being saved
   // Under a budget: tensors that each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;

@@ -76,7 +76,7 @@ static_assert(std::ranges::is_sorted(kAgain));
 
 // Operations whose results have an error as small as that of their arguments. Not here: those that
 // divide by an argument or grow without bound (div, log, exp, rsqrt, pow, softmax), comparisons,
-// and choices of places.
+// choices of places, and sums that may be differences (addcmul).
 constexpr std::string_view kSmooth[] = {
     "_adaptive_avg_pool2d",
     "_fused_rms_norm",
@@ -84,7 +84,6 @@ constexpr std::string_view kSmooth[] = {
     "_to_copy",
     "_unsafe_index",
     "add",
-    "addcmul",
     "avg_pool2d",
     "cat",
     "celu",
@@ -147,53 +146,103 @@ using Arguments = c10::ArrayRef<const c10::IValue>;
 
 constexpr int64_t kLeastChannel = 128;  // elements of which statistics are made
 
+// Whether rows of the tensor lie in memory as rows of what was made, and may have scales of their own.
+bool has_whole_rows(const at::Tensor& t) {
+  const bool whole = !t.is_view() || (t._base().dim() > 0 && t._base().size(-1) == t.size(-1));
+  return t.dim() > 0 && t.is_contiguous() && whole;
+}
+
 // Where elements share scales with others of another size, their statistics are less near than they
 // are themselves. A norm of rows, each of which has scales of its own where it is encoded.
-bool is_of_whole_rows(Arguments arguments, size_t) {
-  const at::Tensor& t = arguments[0].toTensor();
+bool is_of_whole_rows(Arguments arguments, const RoundedInputs&) {
   const int64_t normalized = c10::multiply_integers(arguments[1].toIntVector());
-  const bool whole = !t.is_view() || (t._base().dim() > 0 && t._base().size(-1) == t.size(-1));
-  return normalized >= kLeastRow && t.is_contiguous() && whole;
+  return normalized >= kLeastRow && has_whole_rows(arguments[0].toTensor());
 }
 
 // A norm of channels that lie in memory one after the other.
-bool is_of_long_channels(Arguments arguments, size_t) {
+bool is_of_long_channels(Arguments arguments, const RoundedInputs&) {
   const at::Tensor& t = arguments[0].toTensor();
   return t.dim() >= 3 && t.is_contiguous() && t.numel() >= kLeastChannel * t.size(1) &&
          t.numel() >= kLeastRow * t.size(0) * t.size(1);
 }
 
-bool is_of_long_groups(Arguments arguments, size_t) {
+bool is_of_long_groups(Arguments arguments, const RoundedInputs&) {
   const at::Tensor& t = arguments[0].toTensor();
   const int64_t groups = arguments[6].toInt();
-  return t.is_contiguous() && t.numel() >= kLeastChannel * t.size(0) * groups;
+  return t.is_contiguous() && t.numel() >= kLeastChannel * t.size(0) * groups &&
+         t.numel() >= kLeastRow * t.size(0) * t.size(1);
 }
 
-// A difference of two rounded tensors loses what they have in common, but not their errors.
-bool takes_from_exact(Arguments, size_t rounded) { return rounded < 2; }
-
-bool is_positive(const c10::IValue& value) {
-  return value.isScalar() && !value.toScalar().isComplex() && value.toScalar().toDouble() >= 0;
+// Whether all elements of `t` that share a scale where it is encoded meet one value of the other.
+bool is_same_in_rows(const at::Tensor& t, const at::Tensor& other) {
+  if (other.numel() == 1) return true;
+  if (!has_whole_rows(t)) return false;
+  for (int64_t d = 1, row = 1; row < kLeastRow; row *= t.size(-d++)) {
+    if (d > t.dim() || (d <= other.dim() && other.size(-d) != 1)) return false;
+  }
+  return true;
 }
-bool is_sum(Arguments arguments, size_t rounded) {
-  return rounded < 2 || is_positive(arguments.back());
+
+// A difference loses what is common to its operands, but not their errors: of two rounded tensors,
+// or of one and an exact one with other values for elements that share a scale.
+bool takes_from_rows(Arguments arguments, const RoundedInputs& rounded) {
+  if (rounded.empty() || !arguments[1].isTensor()) return true;
+  const size_t one = rounded[0].argument;
+  return rounded.size() == 1 &&
+         is_same_in_rows(arguments[one].toTensor(), arguments[1 - one].toTensor());
+}
+
+bool is_negative(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& t = value.toTensor();
+    if (!t.defined() || !t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return false;
+    if (t.scalar_type() == at::kLong) return *t.const_data_ptr<int64_t>() < 0;
+    return t.scalar_type() == at::kDouble && *t.const_data_ptr<double>() < 0;
+  }
+  return value.isScalar() && !value.toScalar().isComplex() && value.toScalar().toDouble() < 0;
+}
+
+bool is_sum(Arguments arguments, const RoundedInputs& rounded) {
+  if (rounded.size() < 2) return takes_from_rows(arguments, rounded);
+  return !is_negative(arguments.back()) && (rounded[0].signs ^ rounded[1].signs) != kBoth;
+}
+
+// A tensor that was put together of values and negatives, as rotary positions are, is not.
+bool is_of_one_sign(Arguments, const RoundedInputs& rounded) {
+  return rounded.empty() || rounded[0].signs != kBoth;
+}
+
+// A factor of each row may make small rows as large as others.
+bool is_of_like_rows(Arguments arguments, const RoundedInputs& rounded) {
+  return std::ranges::all_of(rounded, [&](const RoundedInput& one) {
+    const c10::IValue& other = arguments[1 - one.argument];
+    if (!other.isTensor()) return true;
+    const at::Tensor &t = arguments[one.argument].toTensor(), &factor = other.toTensor();
+    const bool of_rows = factor.dim() > 0 && factor.size(-1) == 1 && t.numel() > factor.numel();
+    return !of_rows || is_same_in_rows(t, factor);
+  });
 }
 
 struct SmoothWhere {
   std::string_view name;
   OpRule::Smooth where;
+  OpRule::Turns turns = OpRule::Turns::kNone;
 };
+using Turns = OpRule::Turns;
 constexpr SmoothWhere kSmoothWhere[] = {
     {"_fused_rms_norm", is_of_whole_rows},
     {"_native_batch_norm_legit", is_of_long_channels},
-    {"add", is_sum},
-    {"addcmul", is_sum},
+    {"add", is_sum, Turns::kByAlpha},
     {"cudnn_batch_norm", is_of_long_channels},
+    {"mean", is_of_one_sign},
+    {"mul", is_of_like_rows, Turns::kByFactor},
     {"native_batch_norm", is_of_long_channels},
     {"native_group_norm", is_of_long_groups},
     {"native_layer_norm", is_of_whole_rows},
-    {"rsub", takes_from_exact},
-    {"sub", takes_from_exact},
+    {"neg", nullptr, Turns::kFirst},
+    {"rsub", takes_from_rows, Turns::kFirst},
+    {"sub", takes_from_rows, Turns::kSecond},
+    {"sum", is_of_one_sign},
 };
 
 using Kind = OpRule::Heavy::Kind;
@@ -259,7 +308,10 @@ OpRule make_rule(const c10::OperatorHandle& op) {
     const std::string_view made = own.ends_with('_') ? own.substr(0, own.size() - 1) : own;
     rule.smooth = std::ranges::binary_search(kSmooth, made);
     const auto where = std::ranges::find(kSmoothWhere, made, &SmoothWhere::name);
-    if (where != std::end(kSmoothWhere)) rule.smooth_where = where->where;
+    if (where != std::end(kSmoothWhere)) {
+      rule.smooth_where = where->where;
+      rule.turns = where->turns;
+    }
     if (std::ranges::binary_search(kMakesTwoValues, own)) {
       rule.two_values = OpRule::TwoValues::kMakes;
     } else if (std::ranges::binary_search(kKeepsTwoValues, own)) {
@@ -289,8 +341,31 @@ std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> argument
   return scale;
 }
 
-bool is_smooth(const OpRule& rule, Arguments arguments, size_t rounded) {
+bool is_smooth(const OpRule& rule, Arguments arguments, const RoundedInputs& rounded) {
   return rule.smooth && (!rule.smooth_where || rule.smooth_where(arguments, rounded));
+}
+
+uint8_t signs_of(const OpRule& rule, Arguments arguments, const RoundedInputs& rounded) {
+  const auto is_turned = [&](size_t argument) {
+    switch (rule.turns) {
+      case Turns::kNone:
+        return false;
+      case Turns::kFirst:
+        return argument == 0;
+      case Turns::kSecond:
+        return argument == 1;
+      case Turns::kByAlpha:
+        return argument == 1 && is_negative(arguments.back());
+      case Turns::kByFactor:
+        return is_negative(arguments[1]);
+    }
+    return false;
+  };
+  uint8_t all = 0;
+  for (const auto& [argument, signs] : rounded) {
+    all |= signs != kBoth && is_turned(argument) ? signs ^ kBoth : signs;
+  }
+  return all ? all : uint8_t{kPlain};
 }
 
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {

@@ -12,6 +12,17 @@
 
 namespace compact {
 
+// With which signs a tensor has what rounded tensors were: where it is a sum of the value of one and
+// of the negative of another, these may cancel.
+enum Signs : uint8_t { kPlain = 1, kNegated = 2, kBoth = 3 };
+
+// The tensors that an operation reads and that are, or may be, rounded.
+struct RoundedInput {
+  size_t argument;
+  uint8_t signs;
+};
+using RoundedInputs = c10::SmallVector<RoundedInput, 3>;
+
 struct OpRule {
   c10::OperatorHandle op;
   // It is the operation itself, not a composite of others that are watched by themselves.
@@ -19,11 +30,13 @@ struct OpRule {
   bool cast_on_cpu = false, cast_on_cuda = false;  // there autocast makes it a composite
   bool again = false;                              // may run again
   // Its result changes by as little as its arguments do, of which those that are rounded are
-  // floats: where `smooth_where` (null: always) says so of the arguments and of how many of them
-  // are rounded.
+  // floats: where `smooth_where` (null: always) says so.
   bool smooth = false;
-  using Smooth = bool (*)(c10::ArrayRef<const c10::IValue> arguments, size_t rounded);
+  using Smooth = bool (*)(c10::ArrayRef<const c10::IValue> arguments, const RoundedInputs& rounded);
   Smooth smooth_where = nullptr;
+  // Whether it takes an argument's negative: of the first one, of the second one, of that where
+  // alpha is negative, or of its tensors where a number that they are multiplied with is.
+  enum class Turns : uint8_t { kNone, kFirst, kSecond, kByAlpha, kByFactor } turns = Turns::kNone;
   // A product, convolution or attention, which may run again under a budget.
   struct Heavy {
     const char* name;
@@ -51,7 +64,11 @@ struct OpRule {
 inline constexpr int64_t kLeastRow = 64;
 
 // Whether it may run again on rounded values.
-bool is_smooth(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments, size_t rounded);
+bool is_smooth(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments,
+               const RoundedInputs& rounded);
+// Signs of its result.
+uint8_t signs_of(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments,
+                 const RoundedInputs& rounded);
 
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);

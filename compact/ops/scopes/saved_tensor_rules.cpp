@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "compact/base/check.h"
 
@@ -59,6 +61,55 @@ bool is_image_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4; 
 // Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
+// Dimensions of elements, outermost in memory first, and whether the operation divides by a scale of
+// each of their indices.
+struct Scaled {
+  int64_t size, stride;
+  bool apart;
+};
+using Scaling = std::vector<Scaled>;
+using Scales = void (*)(const RunningOp&, Scaling&);
+void by_channel(const RunningOp&, Scaling& all) {
+  if (all.size() > 1) all[1].apart = true;
+}
+void by_row(const RunningOp& op, Scaling& all) {
+  for (size_t d = 0; d + op.list.size() < all.size(); ++d) all[d].apart = true;
+}
+void by_group(const RunningOp& op, Scaling& all) {
+  const auto groups = op.numbers.size() > 3 ? whole(op.numbers[3]) : 1;
+  if (all.size() < 2 || groups < 1) return;
+  all[0].apart = true;
+  Scaled channels = all[1];
+  channels.size /= groups;
+  all[1] = {groups, channels.size * channels.stride, true};
+  all.push_back(channels);
+}
+void by_dimensions(const RunningOp& op, Scaling& all) {
+  if (op.list.empty()) return;  // of all elements
+  for (Scaled& d : all) d.apart = true;
+  const auto dimensions = static_cast<int64_t>(all.size());
+  for (const int64_t d : op.list) all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
+}
+
+// Scales of dimensions around those of a row that are apart, too, may share a group at its ends.
+CodeRows rows_apart(Scales scales, const RunningOp& op, const at::Tensor& t) {
+  Scaling all;
+  const bool dense = t.is_non_overlapping_and_dense();
+  int64_t next = t.numel();
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    next /= t.size(d);
+    all.push_back({t.size(d), dense ? t.stride(d) : next, false});
+  }
+  scales(op, all);
+  std::erase_if(all, [](const Scaled& d) { return d.size == 1; });
+  std::ranges::stable_sort(all, std::greater<>(), &Scaled::stride);
+  CodeRows rows{.inner = 1};
+  while (!all.empty() && !all.back().apart) rows.inner *= all.back().size, all.pop_back();
+  while (!all.empty() && all.back().apart) rows.rows *= all.back().size, all.pop_back();
+  for (const Scaled& d : all) rows.outer *= d.size;
+  return rows;
+}
+
 struct Row {
   std::string_view op;  // without the underscore of those that work in place
   uint32_t places;
@@ -66,7 +117,7 @@ struct Row {
   Role role = Role::kNone;
   When when = nullptr;
   int64_t (*limit)(const RunningOp&) = nullptr;  // of kPlaces
-  bool channels = false;                         // Holding::by_channels
+  Scales scales = nullptr;                       // Holding::apart
 };
 
 constexpr std::string_view kFusedAttention = "fused attention";  // under all its names
@@ -96,23 +147,23 @@ constexpr Row kRows[] = {
     {"grid_sampler_3d", kFirst, Reads::kNear},
     {"graph_attention", kFirst, Reads::kNear},
     // Norms read normalised values, linearly and squared. Means and deviations are exact results.
-    {"native_layer_norm", kFirst, Reads::kNear},
-    {"_fused_rms_norm", kFirst, Reads::kNear},
-    {"native_group_norm", kFirst, Reads::kNear},
-    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
-    {"native_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
-    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
-    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
-    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
-    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
-    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
-    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
-    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, true},
-    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, true},
-    {"var", kFirst, Reads::kNear},
-    {"var_mean", kFirst, Reads::kNear},
-    {"std", kFirst, Reads::kNear},
-    {"std_mean", kFirst, Reads::kNear},
+    {"native_layer_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_row},
+    {"_fused_rms_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_row},
+    {"native_group_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_group},
+    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, by_channel},
+    {"native_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_channel},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, by_channel},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_channel},
+    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, by_channel},
+    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_channel},
+    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, by_channel},
+    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_channel},
+    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map, nullptr, by_channel},
+    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_channel},
+    {"var", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_dimensions},
+    {"var_mean", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_dimensions},
+    {"std", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_dimensions},
+    {"std_mean", kFirst, Reads::kNear, Role::kNone, nullptr, nullptr, by_dimensions},
     // Attention: weights that are made again from products, and with them the logarithms of their
     // sums (fused_attention_impl.h). Masks are exact.
     {kFusedAttention, kQkv, Reads::kNear},
@@ -184,6 +235,13 @@ const Row* row_of(const RunningOp& op, const at::Tensor& t, uint32_t inputs) {
 
 }  // namespace
 
+Treatment by_rows(const Treatment& how, const CodeRows& apart) {
+  const Spec& codec = how.first();
+  if (apart.rows < 2 || how.content() != Content::kRounded || codec.has("along")) return how;
+  if (apart.outer > 1) return how.by_channels();
+  return apart.inner % codec.integer("group", 256) == 0 ? how : how.by_rows();
+}
+
 Holding holding_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
                    const at::Tensor& t, const std::string& name, uint32_t inputs, bool again) {
   const Row* const row = op ? row_of(*op, t, inputs) : nullptr;
@@ -243,13 +301,12 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   // values.
   const std::optional<Treatment> both = held.reads == Reads::kRelu ? how.with_signs() : how;
   held.how = both ? *both : how.beginning_with(Treatment::of_signs().first());
-  if (row && row->channels && t.dim() > 1 && held.how.content() == Content::kRounded) {
-    const Treatment apart = held.how.by_channels();
-    const int64_t channels = std::max<int64_t>(1, t.size(1));
-    const auto bytes = apart.codec()->bytes(channels, t.numel() / channels, type);
+  if (row && row->scales && t.numel() > 0 && held.how.content() == Content::kRounded) {
+    held.apart = rows_apart(row->scales, *op, t);
+    const Treatment apart = by_rows(held.how, held.apart);
+    const auto bytes = apart.codec()->bytes(held.apart.rows, held.apart.length(), type);
     // Groups of one or two values have more bytes of offsets and steps than they save.
-    held.by_channels = !bytes || *bytes < t.numel() * t.element_size();
-    held.how = held.by_channels ? apart : Treatment();
+    if (bytes && *bytes >= t.numel() * t.element_size()) held.how = Treatment();
   }
   return held;
 }

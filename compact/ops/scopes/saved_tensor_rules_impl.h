@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "compact/codecs/code_rows.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/policy/role.h"
 #include "compact/ops/scopes/op_names.h"
@@ -33,12 +34,16 @@ struct Holding {
   Treatment how;  // codecs, or keep
   Reads reads = Reads::kExact;
   Role role = Role::kNone;
-  // The operation divides by a scale of each channel, of its second dimension: no group of codes
-  // may have values of two.
-  bool by_channels = false;
+  // Where there are several: the operation divides by a scale of each of these rows of the tensor's
+  // memory (of a copy where the tensor is not dense), and no group of codes may have values of two.
+  CodeRows apart;
   // The policy asks for codes that round, but the operation reads exact values.
   bool refused = false;
 };
+
+// The treatment whose groups of codes lie in such rows of [outer, rows, inner], unless it says itself
+// what they run along; the same where groups end with them anyway.
+Treatment by_rows(const Treatment& how, const CodeRows& apart);
 
 // How to hold `t`, which `op` (null: unknown) saves as its inputs of these bits, or, where they are
 // 0, as its result. `again`: a checkpoint saves it, to compute from it a second time. Throws

@@ -190,18 +190,24 @@ void SavedTensorStore::put(Memory& memory, const Treatment& how, int64_t bytes,
   row.exact_for = exact_for;
 }
 
-void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Treatment& how) {
+void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Treatment& how,
+                                 const CodeRows& apart) {
   RECORD_USER_SCOPE(kCodecScope);
   const SavedTensor& row = saved_[memory.row];
   at::Tensor x = t.detach();
   // Flat, in the order of memory, so that one code serves all views; but means are taken over maps,
-  // and channels are those of the tensor.
+  // and what a policy says to run along is of the tensor.
   const at::Tensor flat = x.is_non_overlapping_and_dense() ? x.as_strided({x.numel()}, {1}) : x;
-  const bool shaped = how.first().text("along", "memory") != "memory";
-  if (!shaped && (how.codec()->takes(flat) || !how.codec()->takes(x))) x = flat;
+  const Treatment by = by_rows(how, apart);
+  if (by != how) {
+    x = flat.reshape({apart.outer, apart.rows, apart.inner});
+  } else if (how.first().text("along", "memory") == "memory" &&
+             (how.codec()->takes(flat) || !how.codec()->takes(x))) {
+    x = flat;
+  }
   Encoded encoded;
   try {
-    encoded = how.codec()->encode(x, derive(options_.noise, memory.row));
+    encoded = by.codec()->encode(x, derive(options_.noise, memory.row));
   } catch (const InputError& e) {
     fail("slot `", row.name, "`: ", e.what());
   }
@@ -216,8 +222,9 @@ void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Trea
   memory.encoded = std::move(encoded);
   memory.plain.reset();
   memory.may_round = false;
-  memory.channels = shaped && t.dim() > 1 ? t.size(1) : 0;
-  put(memory, how, memory.encoded.bytes(), "");
+  memory.how = how;
+  memory.apart = apart;
+  put(memory, by, memory.encoded.bytes(), "");
 }
 
 void SavedTensorStore::put_whole(Memory& memory, const at::Tensor& t, const std::string& exact_for,
@@ -238,6 +245,11 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   std::shared_ptr<Memory> memory = strided ? as_parameter(t) : nullptr;
   if (memory || !strided || of_leaf(t) || names_->is_known(storage_of(t))) {
     row.parameter = strided;
+    const auto from = memory && tape_ ? names_->parameter(storage_of(memory->plain)) : std::nullopt;
+    // The network may write to what it is given: the tape copies it before.
+    if (Holding whole; from && from->first.empty()) {
+      if (auto taped = on_tape(t, row, whole)) return taped;
+    }
     saved_.push_back(std::move(row));
     return memory ? memory : whole(t);
   }
@@ -284,7 +296,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
     // A reader that needs less, such as signs, may share an exact copy; never the reverse.
     if (auto known = found(key(Content::kExact))) {
       if (known->may_round && content == Content::kRounded && held.role == Role::kNone) {
-        put_codes(*known, t, held.how);
+        put_codes(*known, t, held.how, held.apart);
         entries_.erase(key(Content::kExact));
         remember(known);
       } else {
@@ -294,10 +306,16 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
     }
     if (auto known = found(key(Content::kRounded))) {
       // Means over windows are shared only with readers that ask for the same.
-      const bool near = known->encoded.windows.size == 0 || known->treatment == held.how;
+      const bool near = known->encoded.windows.size == 0 || known->how == held.how;
       if (shape || (near && (beside || content == Content::kRounded))) {
-        if (held.by_channels && known->encoded.defined() && known->channels < t.size(1)) {
-          put_codes(*known, t, known->treatment.by_channels());
+        if (!shape && known->encoded.defined() && !known->apart.refine(held.apart)) {
+          if (held.apart.refine(known->apart)) {
+            put_codes(*known, t, Treatment(known->how), held.apart);
+          } else {  // no codes serve both
+            put_whole(*known, t, "", row.bytes);
+            entries_.erase(key(Content::kRounded));
+            remember(known);
+          }
         }
         return share(std::move(known));
       }
@@ -330,7 +348,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   memory->row = saved_.size();
   saved_.push_back(row);
   if (held.how.codec() && !beside) {
-    put_codes(*memory, t, held.how);
+    put_codes(*memory, t, held.how, held.apart);
   } else {
     put_whole(*memory, t, beside ? op->name : exact_for, row.bytes);
     memory->may_round = beside;

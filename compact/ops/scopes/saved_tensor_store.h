@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "compact/codecs/code_rows.h"
 #include "compact/codecs/codec.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/scopes/live_bytes.h"
@@ -108,7 +109,7 @@ class SavedTensorStore {
   // Replaces what the memory holds and updates the row of the operation that saved the tensor
   // first: in codes, or whole where they would lose a NaN or an infinity; or whole for an operation
   // that reads it exactly. `bytes`: 0 where it is held whole already.
-  void put_codes(Memory& memory, const at::Tensor& t, const Treatment& how);
+  void put_codes(Memory& memory, const at::Tensor& t, const Treatment& how, const CodeRows& apart);
   void put_whole(Memory& memory, const at::Tensor& t, const std::string& exact_for, int64_t bytes);
   void put(Memory& memory, const Treatment& how, int64_t bytes, const std::string& exact_for);
   std::shared_ptr<Memory> found(const Key& key) const;

@@ -130,7 +130,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
     saving.limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
   } else if (saving.need != Need::kBeside) {
     saving.codes = how;
-    saving.by_channels = held.by_channels;
+    saving.apart = held.apart;
   }
   std::optional<OpTape::Saved> saved = tape_->save(t, saving);
   if (!saved) return nullptr;
@@ -139,7 +139,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
     row.exact_for = OpWatch::current() ? OpWatch::current()->name : "an unknown operation";
   row.shared = saved->shared;
   row.treatment = how;
-  if (!row.shared) row.bytes = saved->bytes;
+  if (!row.shared && !row.parameter) row.bytes = saved->bytes;
   saved_.push_back(std::move(row));
   taped_.push_back(saving.row);
   auto memory = std::make_shared<Memory>();

@@ -239,9 +239,10 @@ class saved_tensors:
             )
             raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
         names, parameters, *buffers = _named_tensors(self.model) if self.model is not None else ([], [], [], [])
-        # Casts of buffers are held, since a model may write to them; ids and masks are rarely written to.
-        for names_of, known, floats in ((names, parameters, False), (*buffers, True)):
-            more = [t for t in self.given if t.is_floating_point() == floats]
+        # Casts of buffers are held, since a model may write to them; ids and masks are rarely written to,
+        # but memory of NumPy, DLPack or other processes is, unseen.
+        for names_of, known, written in ((names, parameters, False), (*buffers, True)):
+            more = [t for t in self.given if (t.is_floating_point() or not t.untyped_storage().resizable()) == written]
             names_of += [""] * len(more)
             known += more
         self._scope.enter(names, parameters, *buffers)

@@ -231,7 +231,9 @@ def prepare(options):
     mixing = options.weights and {"weights": options.weights, "seed": options.seed, "stopping_strategy": options.stopping_strategy}
     states = [one.state() for one in sets]
     key = None if None in states else hashlib.sha256(
-        json.dumps([states, forms, options.train_on, settings, mixing, options.split, reader.ends, tokenizer_hash(files), code_hash()]).encode()
+        json.dumps(
+            [states, forms, options.train_on, settings, mixing, options.name, options.split, reader.ends, tokenizer_hash(files), code_hash()]
+        ).encode()
     ).hexdigest()  # fmt: skip
     with closing(Job(f"{options.output}.part", key, len(sets))) as job:
         write_tokens(options, job, sets, Rows(reader, [form for form, _ in forms], options.train_on, **settings), tokenizer_hash(files))

@@ -64,6 +64,29 @@ def test_an_interrupted_call_leaves_nothing_half_and_goes_on(tmp_path, monkeypat
     job.close()
 
 
+def test_another_configuration_of_a_data_set_begins_anew(tmp_path, monkeypatch):
+    tokenizer(tmp_path / "tok")
+    (tmp_path / "data").mkdir()
+    for name in ("en", "de"):
+        write(tmp_path / f"data/{name}.jsonl", [{"text": f"{name} {i:03d}"} for i in range(600)])
+    (tmp_path / "data/README.md").write_text("---\nconfigs:\n- config_name: en\n  data_files: en.jsonl\n- config_name: de\n  data_files: de.jsonl\n---\n")
+    call = ["--data", str(tmp_path / "data"), "--tokenizer", str(tmp_path / "tok"), "--output", str(tmp_path / "out"), "--name"]
+    add = command.Job.add
+
+    def interrupted(self, *row):
+        if self.done["rows"] > 256:
+            raise KeyboardInterrupt
+        add(self, *row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command.Job, "add", interrupted)
+        assert main([*call, "en"]) == 130
+    assert main([*call, "de"]) == 0
+    got = (tmp_path / "out/samples.tokens").read_bytes()
+    assert main([*call[:-2], str(tmp_path / "whole"), "--name", "de"]) == 0
+    assert got == (tmp_path / "whole/samples.tokens").read_bytes()
+
+
 def test_only_what_this_call_put_aside_is_removed(tmp_path, monkeypatch, capsys):
     tokenizer(tmp_path / "tok", CHATML)
     data = write(tmp_path / "a.jsonl", [{"messages": messages_of(TALKS[0])}])
