@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What fits on which GPU: plans of fine-tuning steps, whole, by LoRA and by QLoRA, of known models on cards of 8 to 80 GB.
+"""Tells what fits on which GPU: plans of fine-tuning steps, whole, by LoRA and by QLoRA, of known models on cards of 8 to 80 GB.
 
 A step is one sequence, in bfloat16, with its predicted time; for each cell the first of LEVELS is taken with which it fits. Nothing is trained.
 

@@ -61,8 +61,8 @@ bool is_image_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4; 
 // Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
-// Dimensions of elements, outermost in memory first, and whether the operation divides by a scale of
-// each of their indices.
+// Dimensions of elements, outermost in memory first, and whether the operation divides by a scale
+// of each of their indices.
 struct Scaled {
   int64_t size, stride;
   bool apart;
@@ -88,7 +88,8 @@ void by_dimensions(const RunningOp& op, Scaling& all) {
   if (op.list.empty()) return;  // of all elements
   for (Scaled& d : all) d.apart = true;
   const auto dimensions = static_cast<int64_t>(all.size());
-  for (const int64_t d : op.list) all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
+  for (const int64_t d : op.list)
+    all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
 }
 
 // Scales of dimensions around those of a row that are apart, too, may share a group at its ends.
