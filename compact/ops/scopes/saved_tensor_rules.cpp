@@ -172,9 +172,9 @@ constexpr Row kRows[] = {
     {"_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
     {"_safe_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
     // Smooth functions, whose derivative has a bounded slope.
-    {"gelu", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, true},
-    {"silu", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, true},
-    {"mish", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, true},
+    {"gelu", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, by_channel},
+    {"silu", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, by_channel},
+    {"mish", kFirst, Reads::kNear, Role::kNone, is_image_map, nullptr, by_channel},
     {"gelu", kFirst, Reads::kNear},
     {"silu", kFirst, Reads::kNear},
     {"mish", kFirst, Reads::kNear},
