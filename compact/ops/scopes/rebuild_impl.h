@@ -133,6 +133,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   // Under a policy that rounds: readers need its values, so that it is never rounded; or, where it
   // is rebuilt, it must be exact.
   bool exact = false, strict = false;
+  bool squared = false;  // by an operation that saved it
   uint64_t stream = 0;  // that made it
   std::string name;     // of a parameter or buffer
 
