@@ -255,9 +255,8 @@ void Rebuild::encode(TapeNode& n) {
   const CodeRows c = n.rows_of_codes();
   const bool rounds = n.how.content() == Content::kRounded;
   const Geometry rows =
-      c.outer > 1
-          ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
-          : Geometry{n.coded, {elements / n.coded_row, n.coded_row}, {n.coded_row, 1}, 0};
+      c.outer > 1 ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
+                  : Geometry{n.coded, {elements / n.coded_row, n.coded_row}, {n.coded_row, 1}, 0};
   const at::Tensor t = view_of(c10::Storage(n.weak.lock()), rows);
   try {
     n.codes = n.codec->encode(t, derive(options_.noise, n.row));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rebuild's part that chooses which elements share scales of codes: of a row of memory, or of a channel.
+// Rebuild's part that chooses which elements share scales of codes: of a row of memory, or of a
+// channel.
 #include <algorithm>
 #include <numeric>
 

@@ -44,7 +44,8 @@ RoundedInputs Rebuild::rounded_of(const Record& record) const {
   RoundedInputs all;
   for (const Record::Input& input : record.inputs) {
     const auto& made_by = input.node->record;
-    if (!is_steady(*input.node)) all.push_back({input.argument, made_by ? made_by->signs : uint8_t{kPlain}});
+    if (!is_steady(*input.node))
+      all.push_back({input.argument, made_by ? made_by->signs : uint8_t{kPlain}});
   }
   return all;
 }

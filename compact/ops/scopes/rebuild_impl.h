@@ -134,8 +134,8 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   // is rebuilt, it must be exact.
   bool exact = false, strict = false;
   bool squared = false;  // by an operation that saved it
-  uint64_t stream = 0;  // that made it
-  std::string name;     // of a parameter or buffer
+  uint64_t stream = 0;   // that made it
+  std::string name;      // of a parameter or buffer
 
   int count = 0, handles = 0;  // all that need it; saved tensors among these
   Mode mode = Mode::kNone;
@@ -148,10 +148,10 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   at::ScalarType coded = at::kByte;     // the type of the elements that are encoded
   int64_t coded_row = 0;
   int64_t coded_bytes = -1, held_bytes = 0;
-  CodeRows apart;     // where there are several: those that a reader divides by scales of their own
-  double work = 0;    // bytes to move while it is rebuilt; what several read counts for each
-  Roots roots;        // of its recipe
-  size_t row = 0;     // of the report
+  CodeRows apart;   // where there are several: those that a reader divides by scales of their own
+  double work = 0;  // bytes to move while it is rebuilt; what several read counts for each
+  Roots roots;      // of its recipe
+  size_t row = 0;   // of the report
   // Under a budget. readers: calls that saved it. reach: bytes of the longest path to it from nodes
   // held for good; products: heavy operations on that path. sum: the residual sum (of a path and a
   // much longer one with more of these) that it is, or from which cheap operations alone make it.

@@ -146,7 +146,8 @@ using Arguments = c10::ArrayRef<const c10::IValue>;
 
 constexpr int64_t kLeastChannel = 128;  // elements of which statistics are made
 
-// Whether rows of the tensor lie in memory as rows of what was made, and may have scales of their own.
+// Whether rows of the tensor lie in memory as rows of what was made, and may have scales of their
+// own.
 bool has_whole_rows(const at::Tensor& t) {
   const bool whole = !t.is_view() || (t._base().dim() > 0 && t._base().size(-1) == t.size(-1));
   return t.dim() > 0 && t.is_contiguous() && whole;

@@ -12,8 +12,8 @@
 
 namespace compact {
 
-// With which signs a tensor has what rounded tensors were: where it is a sum of the value of one and
-// of the negative of another, these may cancel.
+// With which signs a tensor has what rounded tensors were: where it is a sum of the value of one
+// and of the negative of another, these may cancel.
 enum Signs : uint8_t { kPlain = 1, kNegated = 2, kBoth = 3 };
 
 // The tensors that an operation reads and that are, or may be, rounded.

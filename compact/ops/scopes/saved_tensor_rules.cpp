@@ -58,8 +58,8 @@ bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
 // Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
-// Dimensions of elements, outermost in memory first, and whether the operation divides by a scale of
-// each of their indices.
+// Dimensions of elements, outermost in memory first, and whether the operation divides by a scale
+// of each of their indices.
 struct Scaled {
   int64_t size, stride;
   bool apart;
@@ -85,7 +85,8 @@ void by_dimensions(const RunningOp& op, Scaling& all) {
   if (op.list.empty()) return;  // of all elements
   for (Scaled& d : all) d.apart = true;
   const auto dimensions = static_cast<int64_t>(all.size());
-  for (const int64_t d : op.list) all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
+  for (const int64_t d : op.list)
+    all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
 }
 // A factor of each row, as norms that are written out have.
 void by_factor(const RunningOp& op, Scaling& all) {

@@ -42,8 +42,8 @@ struct Holding {
   bool refused = false;
 };
 
-// The treatment whose groups of codes lie in such rows of [outer, rows, inner], unless it says itself
-// what they run along; the same where groups end with them anyway.
+// The treatment whose groups of codes lie in such rows of [outer, rows, inner], unless it says
+// itself what they run along; the same where groups end with them anyway.
 Treatment by_rows(const Treatment& how, const CodeRows& apart);
 
 // How to hold `t`, which `op` (null: unknown) saves as its inputs of these bits, or, where they are

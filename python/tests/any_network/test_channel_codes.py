@@ -220,7 +220,7 @@ def test_whatever_is_divided_by_a_scale_of_its_own_is_apart(function, sizes, dim
     for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT * rebuilt, least_elements=16)):
         y = (x * scale).requires_grad_()
         with scope:
-            z = y * 1.0
+            z = (y.reshape(-1, 1) @ torch.ones(1, 1)).view(sizes)  # a product, which is not rebuilt
             if layout:
                 z = z.flatten(1, 2).contiguous(memory_format=layout).unflatten(1, (sizes[1], -1))
             out = function(z)
@@ -239,7 +239,7 @@ def test_norms_over_other_dimensions_of_one_tensor(reversed_, rebuilt):
     for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT * rebuilt)):
         y = (x * scale).requires_grad_()
         with scope:
-            z = y * 1.0
+            z = (y.reshape(-1, 1) @ torch.ones(1, 1)).view(y.shape)
             norms = [lambda: 0 * norm(z), lambda: norm(z.transpose(1, 2)).transpose(1, 2)]
             out = sum(one() for one in (norms[::-1] if reversed_ else norms))
         (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(5))).sum().backward()

@@ -118,6 +118,8 @@ def test_what_is_read_exactly_is_exact(function):
     (lambda y: torch.addcmul(y, y.roll(1, 0), -torch.ones(ROWS, WIDTH)), False), (lambda y: -y - y.roll(1, 0), False), (lambda y: -y + -y.roll(1, 0), True),
     (lambda y: y - OF_COLUMNS, False), (lambda y: y + OF_COLUMNS, False), (lambda y: OF_COLUMNS - y, False), (lambda y: y + OF_ROWS, True),
     (lambda y: y * torch.linspace(-1, 1, WIDTH) + torch.cat([-y[:, 32:], y[:, :32]], 1) * 0.5, True),  # rotary positions
+    # Groups of short maps, which share scales with others, and of long ones.
+    (lambda y: F.group_norm(y.view(8, 128, 4, 4), 4).view_as(y), False), (lambda y: F.group_norm(y.view(8, 32, 8, 8), 4).view_as(y), True),
     # Factors of whole rows, and of heads.
     (lambda y: y * OF_ROWS, True), (lambda y: (y.view(ROWS, 2, -1) * OF_HEADS).flatten(1), False),
 ])
