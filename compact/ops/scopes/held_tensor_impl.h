@@ -23,9 +23,10 @@ struct HeldTensor::Memory {
   std::shared_ptr<SavedNode> node;  // or it is held, or rebuilt, as the tape decided
   int64_t bytes = 0;
   std::shared_ptr<LiveBytes> live;
-  Treatment how;   // of the policy, of codes
-  CodeRows apart;  // that these codes keep apart
-  size_t row = 0;  // of the report: of the operation that saved it first
+  Treatment how;         // of the policy, of codes
+  CodeRows apart;        // that these codes keep apart
+  bool squared = false;  // by an operation
+  size_t row = 0;        // of the report: of the operation that saved it first
   // All readers so far are Reads::kNearBeside or kShape: rounded once another reader allows it.
   bool may_round = false;
   ~Memory() {

@@ -111,6 +111,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
     if (value.isTensor()) {
       const at::Tensor& t = value.toTensor();
       if (op.inputs.empty() && has_sizes(t)) op.sizes = t.sizes();
+      if (op.inputs.size() == 1 && has_sizes(t)) op.other = t.sizes();
       if (op.inputs.empty() && op.known && op.name == "_to_copy" && plain(t)) {
         noted = std::make_unique<Noted>();
         noted->copied = t;

@@ -30,6 +30,7 @@ struct RunningOp {
   bool is_opaque = false;                        // operations inside it must not be replayed
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
+  c10::SmallVector<int64_t, 5> other = {};       // of the second of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
   c10::SmallVector<int64_t, 5> list = {};        // the first that is a list of integers
   uint64_t serial = 0;                           // of its calls on this thread

@@ -75,6 +75,7 @@ class OpTape {
     Treatment codes = {};  // codecs, for where it is held
     Need need = Need::kExact;
     CodeRows apart = {};                // Holding::apart
+    bool if_squared = false;            // Holding::if_squared
     std::optional<int64_t> limit = {};  // what others need to hold it; the recipe must need less
   };
   // Holds a tensor that autograd saves, or a recipe of it; nullopt: the caller must hold it.

@@ -65,11 +65,12 @@ bool OpTape::has_near(const at::Tensor& t, int64_t bytes) {
 Need OpTape::choose_codes(TapeNode& n, const at::Tensor& t, const Saving& how, bool& whole) {
   // Codecs encode values, not what else their bits may mean.
   Need need = is_read_in_parts(Geometry::of(t), n) ? how.need : Need::kExact;
+  n.squared |= how.need == Need::kBeside;
   if (how.codes.codec()) {
     const auto size = static_cast<int64_t>(t.element_size());
     const bool all = t.is_non_overlapping_and_dense() && t.numel() * size == n.bytes;
     const bool rounds = how.codes.content() == Content::kRounded;
-    if (how.apart.rows > 1 && need == how.need) {
+    if (how.apart.rows > 1 && need == how.need && (!how.if_squared || n.squared)) {
       const auto apart = rows_in(n, t, how.apart, n.bytes / size);
       const bool can = apart && rebuild_->can_part(n, *apart);
       if (can || (apart && n.count == 0)) {

@@ -133,8 +133,9 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   // Under a policy that rounds: readers need its values, so that it is never rounded; or, where it
   // is rebuilt, it must be exact.
   bool exact = false, strict = false;
-  uint64_t stream = 0;  // that made it
-  std::string name;     // of a parameter or buffer
+  bool squared = false;  // by an operation that saved it
+  uint64_t stream = 0;   // that made it
+  std::string name;      // of a parameter or buffer
 
   int count = 0, handles = 0;  // all that need it; saved tensors among these
   Mode mode = Mode::kNone;

@@ -91,6 +91,15 @@ void by_dimensions(const RunningOp& op, Scaling& all) {
   for (const int64_t d : op.list)
     all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
 }
+// A factor of each row, as norms that are written out have.
+void by_factor(const RunningOp& op, Scaling& all) {
+  const bool first = std::ranges::equal(op.sizes, all, {}, {}, &Scaled::size);
+  const auto& factor = first ? op.other : op.sizes;
+  if (factor.empty() || factor.size() > all.size() || factor.back() != 1) return;
+  for (size_t d = 1; d <= factor.size(); ++d) {
+    all[all.size() - d].apart = factor[factor.size() - d] > 1;
+  }
+}
 
 // Scales of dimensions around those of a row that are apart, too, may share a group at its ends.
 CodeRows rows_apart(Scales scales, const RunningOp& op, const at::Tensor& t) {
@@ -129,7 +138,7 @@ constexpr Row kRows[] = {
     {"bmm", kAny, Reads::kNear},
     {"mv", kAny, Reads::kNear},
     {"dot", kAny, Reads::kNear},
-    {"mul", kAny, Reads::kNear},
+    {"mul", kAny, Reads::kNear, Role::kNone, nullptr, nullptr, by_factor},
     {"lerp", kAny, Reads::kNear},
     {"addmm", kSecond | kThird, Reads::kNear},
     {"_sparse_addmm", kThird, Reads::kNear},
@@ -306,8 +315,12 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
     held.apart = rows_apart(row->scales, *op, t);
     const Treatment apart = by_rows(held.how, held.apart);
     const auto bytes = apart.codec()->bytes(held.apart.rows, held.apart.length(), type);
+    held.if_squared = row->scales == by_factor;
     // Groups of one or two values have more bytes of offsets and steps than they save.
-    if (bytes && *bytes >= t.numel() * t.element_size()) held.how = Treatment();
+    if (bytes && *bytes >= t.numel() * t.element_size()) {
+      held.apart = {};
+      if (!held.if_squared) held.how = Treatment();
+    }
   }
   return held;
 }

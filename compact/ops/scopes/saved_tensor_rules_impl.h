@@ -37,6 +37,7 @@ struct Holding {
   // Where there are several: the operation divides by a scale of each of these rows of the tensor's
   // memory (of a copy where the tensor is not dense), and no group of codes may have values of two.
   CodeRows apart;
+  bool if_squared = false;  // only where another operation reads the tensor's squares: a norm
   // The policy asks for codes that round, but the operation reads exact values.
   bool refused = false;
 };

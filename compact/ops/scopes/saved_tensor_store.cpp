@@ -291,12 +291,17 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   };
   const bool beside = held.reads == Reads::kNearBeside && held.how.content() == Content::kRounded;
   const bool shape = held.reads == Reads::kShape;
+  const auto apart_in = [&](Memory& known) {
+    known.squared |= beside;
+    return held.if_squared && !known.squared ? CodeRows() : held.apart;
+  };
   const Content content = beside ? Content::kExact : held.how.content();
   if (plain_bits) {
     // A reader that needs less, such as signs, may share an exact copy; never the reverse.
     if (auto known = found(key(Content::kExact))) {
+      const CodeRows apart = apart_in(*known);
       if (known->may_round && content == Content::kRounded && held.role == Role::kNone) {
-        put_codes(*known, t, held.how, held.apart);
+        put_codes(*known, t, held.how, apart);
         entries_.erase(key(Content::kExact));
         remember(known);
       } else {
@@ -308,9 +313,10 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
       // Means over windows are shared only with readers that ask for the same.
       const bool near = known->encoded.windows.size == 0 || known->how == held.how;
       if (shape || (near && (beside || content == Content::kRounded))) {
-        if (!shape && known->encoded.defined() && !known->apart.refine(held.apart)) {
-          if (held.apart.refine(known->apart)) {
-            put_codes(*known, t, Treatment(known->how), held.apart);
+        const CodeRows apart = apart_in(*known);
+        if (!shape && known->encoded.defined() && !known->apart.refine(apart)) {
+          if (apart.refine(known->apart)) {
+            put_codes(*known, t, Treatment(known->how), apart);
           } else {  // no codes serve both
             put_whole(*known, t, "", row.bytes);
             entries_.erase(key(Content::kRounded));
@@ -348,8 +354,9 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   memory->row = saved_.size();
   saved_.push_back(row);
   if (held.how.codec() && !beside) {
-    put_codes(*memory, t, held.how, held.apart);
+    put_codes(*memory, t, held.how, apart_in(*memory));
   } else {
+    memory->squared = beside;
     put_whole(*memory, t, beside ? op->name : exact_for, row.bytes);
     memory->may_round = beside;
   }

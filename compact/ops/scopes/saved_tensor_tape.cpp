@@ -131,6 +131,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
   } else if (saving.need != Need::kBeside) {
     saving.codes = how;
     saving.apart = held.apart;
+    saving.if_squared = held.if_squared;
   }
   std::optional<OpTape::Saved> saved = tape_->save(t, saving);
   if (!saved) return nullptr;

@@ -524,3 +524,20 @@ def test_networks_may_write_to_their_input():
         loss.backward()
         grads.append([p.grad for p in model.parameters()])
     assert same(*grads)
+
+
+@pytest.mark.parametrize("write", [lambda m: m.zero_(), lambda m: m.view(-1)[:9].fill_(5), lambda m: m.copy_(m.flip(0))])
+def test_networks_may_write_to_a_mask_that_they_have_cast(write):
+    class Masks(nn.Module):
+        def forward(self, x, mask):
+            y = torch.tanh(x) * mask.float()
+            write(mask)
+            return (y * y * mask).sum()
+
+    grads = []
+    for model in (Masks(), compact.apply(Masks())):
+        g = torch.Generator().manual_seed(1)
+        x, mask = torch.randn(64, 64, generator=g).requires_grad_(), torch.randint(3, (64, 64), generator=g)
+        model(x, mask).backward()
+        grads.append(x.grad)
+    assert torch.equal(*grads)

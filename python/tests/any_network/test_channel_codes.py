@@ -187,3 +187,62 @@ def test_instances_are_kept_apart_too():
         return {"y": y.grad * sizes}
 
     assert distance(step("slot * = quantize:bits=8"), step(None)) < BOUND[8]
+
+
+def spread(sizes, dims):
+    """Normal values, of which those of another index in these dimensions have another size."""
+    g = torch.Generator().manual_seed(4)
+    return torch.randn(sizes, generator=g), torch.exp(3 * torch.randn([n if d in dims else 1 for d, n in enumerate(sizes)], generator=g))
+
+
+def written_rms(y):
+    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-12)
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+@pytest.mark.parametrize(("function", "sizes", "dims", "layout"), [
+    (lambda y: F.layer_norm(y, (16,)), (8, 32, 16), (0, 1), None),
+    (lambda y: F.layer_norm(y, (5, 7)), (64, 3, 5, 7), (0, 1), None),
+    (lambda y: F.layer_norm(y.permute(0, 2, 3, 1), (48,)).permute(0, 3, 1, 2), (2, 48, 7, 7), (2, 3), None),
+    (lambda y: F.layer_norm(y[:, :, 0], (24,)).unsqueeze(2), (32, 8, 2, 24), (0, 1), None),
+    (lambda y: F.rms_norm(y, (64,), eps=1e-12), (16, 32, 64), (0, 1), None),
+    (written_rms, (16, 32, 64), (0, 1), None),
+    (lambda y: F.group_norm(y.flatten(1, 2), 16).view_as(y), (8, 16, 1, 7, 7), (0, 1), None),
+    (lambda y: F.group_norm(y.flatten(1, 2), 4).view_as(y), (8, 4, 4, 7, 7), (0, 1), None),
+    (lambda y: F.group_norm(y.flatten(1, 2), 8).unflatten(1, (8, 2)), (8, 8, 2, 7, 7), (1,), torch.channels_last),
+    (lambda y: y / y.detach().std(-1, keepdim=True) + y.std(-1, keepdim=True) / y.detach().std(-1, keepdim=True), (64, 32, 16), (0, 1), None),
+    (lambda y: torch.var_mean(y, (1, 2), keepdim=True)[0] / y.detach().var((1, 2), keepdim=True), (512, 4, 5), (0,), None),
+    (lambda y: y.var(0, keepdim=True) / y.detach().var(0, keepdim=True), (512, 32), (1,), None),
+])  # fmt: skip
+def test_whatever_is_divided_by_a_scale_of_its_own_is_apart(function, sizes, dims, layout, rebuilt):
+    x, scale = spread(sizes, dims)
+    grads = []
+    for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT * rebuilt, least_elements=16)):
+        y = (x * scale).requires_grad_()
+        with scope:
+            z = (y.reshape(-1, 1) @ torch.ones(1, 1)).view(sizes)  # a product, which is not rebuilt
+            if layout:
+                z = z.flatten(1, 2).contiguous(memory_format=layout).unflatten(1, (sizes[1], -1))
+            out = function(z)
+        (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
+        grads.append(y.grad * scale)  # the gradient of a row is as large as the row is small
+    along = [d for d in range(x.dim()) if d not in dims]
+    off = (grads[1] - grads[0]).square().sum(along).sqrt() / grads[0].square().sum(along).sqrt()
+    assert off.max() < 5 * BOUND[8], off.max()
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+@pytest.mark.parametrize("reversed_", [False, True])
+def test_norms_over_other_dimensions_of_one_tensor(reversed_, rebuilt):
+    x, scale = spread((512, 8, 4), (2,))
+    grads = []
+    for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT * rebuilt)):
+        y = (x * scale).requires_grad_()
+        with scope:
+            z = (y.reshape(-1, 1) @ torch.ones(1, 1)).view(y.shape)
+            norms = [lambda: 0 * norm(z), lambda: norm(z.transpose(1, 2)).transpose(1, 2)]
+            out = sum(one() for one in (norms[::-1] if reversed_ else norms))
+        (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
+        grads.append(y.grad * scale)
+    off = (grads[1] - grads[0]).square().sum((0, 1)) / grads[0].square().sum((0, 1))
+    assert off.max().sqrt() < BOUND[8]

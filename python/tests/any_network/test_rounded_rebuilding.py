@@ -14,6 +14,7 @@ ROWS, WIDTH = 256, 64
 CODE_BYTES = ROWS * WIDTH // 2 + ROWS * WIDTH // 256 * 4  # 4 bits, and two bf16 a group of 256
 ROW_BYTES = ROWS * WIDTH // 2 + ROWS * 4  # the same a row, where others are rebuilt from it
 ALL, BITS = ROWS * WIDTH * 4, ROWS * WIDTH // 8
+OF_COLUMNS, OF_ROWS, OF_HEADS = torch.ones(WIDTH), torch.ones(ROWS, 1), torch.ones(ROWS, 2, 1)  # exact
 
 
 class Held(nn.Module):
@@ -112,6 +113,15 @@ def test_what_is_read_exactly_is_exact(function):
     (lambda y: torch.reciprocal(y.abs() + 1e-3), False), (lambda y: y - y.roll(1, 0), False), (lambda y: torch.add(y, y.roll(1, 0), alpha=-1), False),
     (lambda y: y + y.roll(1, 0), True), (lambda y: y - 1, True), (lambda y: F.layer_norm(y, (WIDTH,)), True), (lambda y: F.layer_norm(y.t(), (ROWS,)).t(), False),
     (lambda y: F.layer_norm(y.view(ROWS, 2, -1), (WIDTH // 2,)).flatten(1), False),
+    # Differences, however they are written: of two rounded tensors, or of one and exact values that differ within a row.
+    (lambda y: y + -y.roll(1, 0), False), (lambda y: y + y.roll(1, 0) * -1.0, False), (lambda y: torch.stack([y, -y.roll(1, 0)]).sum(0), False),
+    (lambda y: torch.addcmul(y, y.roll(1, 0), -torch.ones(ROWS, WIDTH)), False), (lambda y: -y - y.roll(1, 0), False), (lambda y: -y + -y.roll(1, 0), True),
+    (lambda y: y - OF_COLUMNS, False), (lambda y: y + OF_COLUMNS, False), (lambda y: OF_COLUMNS - y, False), (lambda y: y + OF_ROWS, True),
+    (lambda y: y * torch.linspace(-1, 1, WIDTH) + torch.cat([-y[:, 32:], y[:, :32]], 1) * 0.5, True),  # rotary positions
+    # Groups of short maps, which share scales with others, and of long ones.
+    (lambda y: F.group_norm(y.view(8, 128, 4, 4), 4).view_as(y), False), (lambda y: F.group_norm(y.view(8, 32, 8, 8), 4).view_as(y), True),
+    # Factors of whole rows, and of heads.
+    (lambda y: y * OF_ROWS, True), (lambda y: (y.view(ROWS, 2, -1) * OF_HEADS).flatten(1), False),
 ])
 def test_what_is_smooth_is_rebuilt_from_rounded_values(function, smooth):
     rows, _, _ = held_by(lambda m, y: (m.last(function(y)) + F.gelu(y)).sum(), REBUILT)
