@@ -55,7 +55,7 @@ def row(program, usable, flags):
                 continue
             cells[card] = f"{figures['time']['seconds']:.2g} s{mark}"
             break
-    return [cells[card] for card in reversed(CARDS)], min(b for b in least.values() if b) if any(least.values()) else None
+    return [cells[card] for card in reversed(CARDS)]
 
 
 def main():
@@ -74,11 +74,11 @@ def main():
     lines += [f"`compact plan --model MODEL --block_size TOKENS {' '.join(COMMON)} --gpu CARD --allow ...`"]
     for model in a.models.split(","):
         names = [f"{card} ({measuring.gib(known[card])} GiB)" for card in reversed(CARDS)]
-        lines += ["", f"## {model}", "", f"| way | tokens | {' | '.join(names)} | least |", "|---|---|" + "---|" * (len(CARDS) + 1)]
+        lines += ["", f"## {model}", "", f"| way | tokens | {' | '.join(names)} |", "|---|---|" + "---|" * len(CARDS)]
         for way, flags in WAYS.items():
             for length in LENGTHS:
-                cells, least = row(program, known, ["--model", model, "--block_size", str(length), *flags])
-                lines.append(f"| {way} | {length:,} | {' | '.join(cells)} | {measuring.gib(least)} |")
+                cells = row(program, known, ["--model", model, "--block_size", str(length), *flags])
+                lines.append(f"| {way} | {length:,} | {' | '.join(cells)} |")
                 print(lines[-1], flush=True)
     text = "\n".join([*lines, ""])
     if a.out:
