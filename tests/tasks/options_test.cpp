@@ -54,7 +54,7 @@ TEST(OptionTables, TokenizersAreThoseThereAre) {
 }
 
 TEST(OptionTables, AllowNamesWhatAPlanMayGiveUp) {
-  const std::vector<std::string> known = {"lossless", "quantize", "project"};
+  const std::vector<std::string> known = {"lossless", "quantize", "project", "offload", "disk"};
   EXPECT_THAT(values_of(option("allow")), StartsWith(joined(known, ", ") + " or "));
   EXPECT_THAT(error_of([] { Allowed::parse("0123456789"); }),
               EndsWith("known: " + joined(known, " ")));

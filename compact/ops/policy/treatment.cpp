@@ -76,7 +76,7 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
   const Spec& spec = chain[0];
   COMPACT_CHECK(chain.size() == 1 || (kind == PolicyKind::kMoment && chain.size() == 2),
                 "treatment `", Spec::chain_str(chain),
-                "`: only codecs of slots, and moments and their place, are joined by `+`");
+                "`: only codecs of slots are joined by `+`, and moments with their place");
   if (chain.size() > 1) memory_place(chain[1].name);
   std::vector<std::string> known;
   for (const TreatmentInfo& t : treatments()) {
