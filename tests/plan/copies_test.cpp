@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <tuple>
 #include <utility>
 
+#include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/request.h"
@@ -52,6 +54,45 @@ int64_t taken_by(at::Device device, const std::function<Tensor()>& run) {
   reset_peak(device);
   run();
   return peak_bytes(device) - before;
+}
+
+// In both passes, in all layouts: where channels are neighbours in memory each thread has sums.
+TEST(MetaNorms, BatchNormsTakeWhatTheyDo) {
+  prepare_meta(c10::kCPU);
+  const auto last = at::MemoryFormat::ChannelsLast;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool training : {true, false}) {
+      for (const auto& [sizes, format] : {std::pair<std::vector<int64_t>, at::MemoryFormat>{
+                                              {80, 300}, at::MemoryFormat::Contiguous},
+                                          {{8, 60, 20}, at::MemoryFormat::Contiguous},
+                                          {{16, 60, 1, 1}, at::MemoryFormat::Contiguous},
+                                          {{4, 60, 8, 8}, at::MemoryFormat::Contiguous},
+                                          {{4, 60, 8, 8}, last}}) {
+        int64_t taken[2][2] = {};
+        for (const at::Device device : {at::kCPU, at::kMeta}) {
+          const auto f32 = at::device(device);
+          const Tensor x = at::empty(sizes, f32.dtype(type).memory_format(format)).zero_();
+          const Tensor w = at::ones({sizes[1]}, f32), b = at::zeros({sizes[1]}, f32),
+                       mean = at::zeros({sizes[1]}, f32), var = at::ones({sizes[1]}, f32);
+          std::tuple<Tensor, Tensor, Tensor> y;
+          auto& [forward, backward] = taken[device.is_meta()];
+          forward = taken_by(device, [&] {
+            y = at::native_batch_norm(x, w, b, mean, var, training, 0.1, 1e-5);
+            return std::get<0>(y);
+          });
+          backward = taken_by(device, [&] {
+            return std::get<0>(at::native_batch_norm_backward(x, x, w, mean, var, std::get<1>(y),
+                                                              std::get<2>(y), training, 1e-5,
+                                                              {true, true, true}));
+          });
+        }
+        const std::string text = cat(type, " ", at::IntArrayRef(sizes), " ", format,
+                                     training ? " training" : " evaluating");
+        EXPECT_EQ(taken[1][0], taken[0][0]) << text;
+        EXPECT_EQ(taken[1][1], taken[0][1]) << text << ", backward";
+      }
+    }
+  }
 }
 
 TEST(MetaCopies, TakeWhatTheyDo) {

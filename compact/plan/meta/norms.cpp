@@ -20,8 +20,18 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& x, const Mayb
                                                      const MaybeTensor&, bool training, double,
                                                      double) {
   const auto statistics = (weight && weight->defined() ? weight->options() : x.options());
-  const std::vector<int64_t> sizes = {training ? x.size(1) : 0};
-  return {at::empty_like(x), at::empty(sizes, statistics), at::empty(sizes, statistics)};
+  const int64_t channels = x.size(1);
+  const std::vector<int64_t> sizes = {training ? channels : 0};
+  std::tuple made{at::empty_like(x), at::empty(sizes, statistics), at::empty(sizes, statistics)};
+  if (meta_device() == c10::kCPU) {
+    // A factor and an offset of each channel; where channels are neighbours in memory, sums of each
+    // thread before them.
+    const bool neighbours = x.numel() == x.size(0) * channels ||
+                            x.suggest_memory_format() != at::MemoryFormat::Contiguous;
+    const int64_t sums = training && neighbours ? at::get_num_threads() : 0;
+    scratch_on(x, (2 + sums) * channels * static_cast<int64_t>(sizeof(float)));
+  }
+  return made;
 }
 
 std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
@@ -33,7 +43,8 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
     return wanted ? at::empty({x.size(1)}, affine) : Tensor();
   };
   const Tensor gx = want[0] ? at::empty_like(x) : Tensor();
-  if (meta_device() == c10::kCPU) at::empty_like(x);  // the CPU's takes the map twice
+  // The CPU's takes the map twice.
+  const Tensor other = meta_device() == c10::kCPU ? at::empty_like(x) : Tensor();
   return {gx, channels(want[1]), channels(want[2])};
 }
 
