@@ -7,6 +7,8 @@ import unittest
 
 from _adapter_runs import FLAGS, AdapterRuns, peft, tensor_files, torch, transformers
 from _program import hugging_face
+from _rank_runs import losses
+from _ranks import Ranks
 
 _, _, _, bnb = hugging_face("accelerate", "bitsandbytes.functional")  # transformers asks for accelerate beside bitsandbytes
 NESTED = "--use_bnb_nested_quant=true"
@@ -49,6 +51,19 @@ class QLora(AdapterRuns):
             said = self.check_losses("out", self.model(nested), "start", rate=2e-3, within=1e-5)
             self.assertEqual(len(said), 20)
             self.assertLess(said[-1], said[0] - 0.05)
+
+    def test_two_ranks_learn_what_one_does(self):
+        """At every ZeRO stage, of which the third deals the codes' matrices out, too."""
+        self.train("one", "--gradient_accumulation_steps=2", NESTED)
+        for zero in range(4):
+            for code, _, errors in Ranks(self.flags(f"two-{zero}", NESTED, f"--zero={zero}"), 2).finish():
+                self.assertEqual(code, 0, errors)
+            one, two = (losses(self.folder / out) for out in ("one", f"two-{zero}"))
+            self.assertEqual(len(one), len(two))
+            for (step, *ours), (also, *theirs) in zip(one, two):
+                self.assertEqual(step, also)
+                for a, b in zip(ours, theirs):
+                    self.assertAlmostEqual(a or 0, b or 0, delta=1e-5, msg=f"zero {zero}, step {step}")
 
     def test_planned_is_measured(self):
         for number, preset in enumerate(("off", "exact", "recompute", "gact-l1")):
