@@ -80,10 +80,7 @@ def main():
                 cells = row(program, known, ["--model", model, "--block_size", str(length), *flags])
                 lines.append(f"| {way} | {length:,} | {' | '.join(cells)} |")
                 print(lines[-1], flush=True)
-    text = "\n".join([*lines, ""])
-    if a.out:
-        measuring.write(a.out, text)
-    print(text)
+    measuring.page(lines, a.out)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,14 @@ def write(path, text):
     beside.replace(path)
 
 
+def page(lines, out):
+    """Prints a page, and writes it where `out` is a path."""
+    text = "\n".join([*lines, ""])
+    if out:
+        write(out, text)
+    print(text)
+
+
 def gib(n):
     return "" if n is None else f"{n / 2**30:.2f}"
 

@@ -73,10 +73,8 @@ def main():
              f"step times are medians of {busy['count']} rounds in turn, other work took {busy['cores_of_other_work']:.2f} of "
              f"{busy['cores']:.0f} cores. Tokens are those of samples, peaks exact bytes of tensors.", "",
              "| rows | padding | s a step | samples/s | tokens/s | peak, MiB | loss |", "|---|---|---|---|---|---|---|",
-             *rows_of(compared), ""]  # fmt: skip
-    print("\n".join(lines))
-    if a.out:
-        measuring.write(pathlib.Path(a.out), "\n".join(lines))
+             *rows_of(compared)]  # fmt: skip
+    measuring.page(lines, a.out and pathlib.Path(a.out))
 
 
 if __name__ == "__main__":

@@ -131,10 +131,7 @@ def main():
                 continue
             middle = statistics.median(found)
             lines.append(f"| {ROWS[row]} | {middle:.2f} | {min(found):.2f} to {max(found):.2f} | {f'{middle / floor:.2f}' if floor else ''} |")
-    text = "\n".join([*lines, ""])
-    if a.out:
-        measuring.write(a.out, text)
-    print(text)
+    measuring.page(lines, a.out)
 
 
 if __name__ == "__main__":

@@ -109,10 +109,7 @@ def main():
             lines += ["", f"## {head} head, {dtype}", "", "| way | time, s | ratio | CPU-seconds | ratio | peak, GiB |", "|---|---|---|---|---|---|"]
             for name, (clock, cpu, peak) in found.items():
                 lines.append(f"| {name} | {clock:.1f} | {clock / floor[0]:.2f} | {cpu:.1f} | {cpu / floor[1]:.2f} | {measuring.gib(peak)} |")
-    text = "\n".join([*lines, ""])
-    if a.out:
-        measuring.write(a.out, text)
-    print(text)
+    measuring.page(lines, a.out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/apps/python_prepare.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -8,7 +10,6 @@
 #include "compact/apps/process.h"
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
-#include "compact/base/file.h"
 #include "compact/json/json.h"
 
 namespace compact {
@@ -19,8 +20,8 @@ namespace fs = std::filesystem;
 // A folder that goes when this does.
 class OwnFolder {
  public:
-  OwnFolder() : path_((fs::temp_directory_path() / "compact-XXXXXX").string()) {
-    if (!::mkdtemp(path_.data())) fail_with_errno(path_, "cannot be made");
+  OwnFolder() : path_((fs::temp_directory_path() / temporary_name()).string()) {
+    if (::mkdir(path_.c_str(), 0700) != 0) fail_with_errno(path_, "cannot be made");
   }
   ~OwnFolder() {
     std::error_code ignored;

@@ -45,12 +45,6 @@ const std::string& host_token() {
   return token;
 }
 
-// A name that nothing in the folder has: prefix, host, process id, token, number.
-std::string temporary_name() {
-  static std::atomic<int64_t> number{0};
-  return cat(kTemporaryPrefix, host_token(), "-", ::getpid(), "-", process_token(), "-", number++);
-}
-
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -145,6 +139,23 @@ void replace_by_steps(const fs::path& made, const fs::path& old) {
 }
 
 }  // namespace
+
+std::string temporary_name() {
+  static std::atomic<int64_t> number{0};
+  return cat(kTemporaryPrefix, host_token(), "-", ::getpid(), "-", process_token(), "-", number++);
+}
+
+FileDescriptor unnamed_file(const fs::path& folder) {
+  FileDescriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.get() >= 0) return file;
+  if (errno != EOPNOTSUPP && errno != EISDIR) fail_with_errno(folder, "no file can be made there");
+  // Some file systems have only files with names, of which this one loses its own at once.
+  const fs::path path = folder / temporary_name();
+  file = FileDescriptor(::open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+  if (file.get() < 0) fail_with_errno(folder, "no file can be made there");
+  ::unlink(path.c_str());
+  return file;
+}
 
 AtomicFileWriter::AtomicFileWriter(const fs::path& path) : path_(without_slash(path)) {
   // rename() would refuse only after everything was written.

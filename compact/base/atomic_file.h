@@ -22,6 +22,12 @@ inline constexpr std::string_view kTemporaryPrefix = ".compact-tmp-";
 // Prefix of the name of a folder that is moved aside while another takes its place.
 inline constexpr std::string_view kAsidePrefix = ".compact-old-";
 
+// A name that nothing in any folder has: the prefix, then of this host, process and call.
+std::string temporary_name();
+// A new file in `folder` that has no name and goes with its descriptor, to read and write. Throws
+// InputError.
+FileDescriptor unnamed_file(const std::filesystem::path& folder);
+
 // One file written in pieces. Replaces what is at `path` on commit(); without commit() nothing
 // remains. The folder of `path` must exist.
 class AtomicFileWriter {

@@ -11,12 +11,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
-#include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/codecs/meta_device.h"
 
@@ -54,17 +55,6 @@ void watch(const void* begin, size_t bytes) {
   const uintptr_t last = first + bytes;
   for (uintptr_t old = g_highest; last > old && !g_highest.compare_exchange_weak(old, last);) {
   }
-}
-
-FileDescriptor unnamed_file(const std::string& folder) {
-  FileDescriptor file(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (file.get() >= 0) return file;
-  if (errno != EOPNOTSUPP && errno != EISDIR) fail_with_errno(folder, "no file can be made there");
-  std::string name = folder + "/.compact-state-XXXXXX";  // a system of files without O_TMPFILE
-  file = FileDescriptor(mkostemp(name.data(), O_CLOEXEC));
-  if (file.get() < 0) fail_with_errno(folder, "no file can be made there");
-  unlink(name.c_str());
-  return file;
 }
 
 at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,

@@ -70,8 +70,11 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
         check_budget(l.roles, l.slot);
       } else {
         check_treatment(l.kind, chain);
-        l.moment = Spec::chain_str(chain);
-        l.grad = std::move(chain[0]);
+        if (l.kind == PolicyKind::kMoment) {
+          l.moment = Spec::chain_str(chain);
+        } else {
+          l.grad = std::move(chain[0]);
+        }
       }
     } catch (const InputError& e) {
       fail(where, ": ", e.what());
