@@ -70,8 +70,10 @@ def main():
     lines += ["", "Seconds that a step of one sequence is predicted to take, launches and waits not counted; – : it does not fit, whatever is allowed. Without a mark nothing is lost and all"]
     lines += ["is on the GPU; (o): optimizer state in the host's memory, which loses nothing; (q): moments or what is saved in fewer bits; (p): gradients in random projections."]
     lines += ["`whole` trains all weights in bfloat16 by AdamW, its moments in bfloat16, gradients not clipped; LoRA and QLoRA adapters of rank 16 beside every product of a block."]
-    lines += ["The first of these with which it fits is taken, and within it the fastest policy: each cell is a plan,", ""]
-    lines += [f"`compact plan --model MODEL --block_size TOKENS {' '.join(COMMON)} --gpu CARD --allow ...`"]
+    lines += ["Heads say the memory that a card's driver leaves. The first mark in this list with which a step fits is taken, and the fastest policy with it:", ""]
+    lines += [f"- `{level}`: {f'marked{mark}' if mark else 'not marked'}" for level, mark in LEVELS.items()]
+    lines += ["", "A cell is the plan of", "", f"    compact plan {' '.join(COMMON)} \\", "      --model MODEL --block_size TOKENS --gpu CARD --allow ... FLAGS", "", "with, as FLAGS,", ""]
+    lines += [f"- {way}: `{' '.join(flags)}`" for way, flags in WAYS.items()]
     for model in a.models.split(","):
         names = [f"{card} ({measuring.gib(known[card])} GiB)" for card in reversed(CARDS)]
         lines += ["", f"## {model}", "", f"| way | tokens | {' | '.join(names)} |", "|---|---|" + "---|" * len(CARDS)]

@@ -291,8 +291,10 @@ std::string Flags::help_markdown() const {
 
 std::string in_table(const std::string& text) {
   std::string out;
+  bool code = false;  // there only the table's own mark is escaped
   for (const char c : text) {
-    if (c == '|' || c == '<' || c == '>' || c == '*' || c == '_') out += '\\';
+    if (c == '`') code = !code;
+    if (c == '|' || (!code && (c == '<' || c == '>' || c == '*' || c == '_'))) out += '\\';
     out += c;
   }
   return out;

@@ -67,13 +67,12 @@ at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
   const auto bytes = static_cast<int64_t>(
       c10::multiply_integers(sizes) * c10::elementSize(c10::typeMetaToScalarType(options.dtype())));
   if (bytes == 0) return at::zeros(sizes, options);
-  COMPACT_CHECK(!folder.empty(), "[memory] `disk` needs a folder for its files");
+  COMPACT_CHECK(!folder.empty(), "`disk` needs a folder for its files");
   const FileDescriptor file = unnamed_file(folder);
   struct statfs system = {};
   if (fstatfs(file.get(), &system) != 0) fail_with_errno(folder, "its file system is unknown");
   COMPACT_CHECK(system.f_type != TMPFS_MAGIC && system.f_type != RAMFS_MAGIC, folder,
-                ": a folder for `disk` must be on a disk, this one is in memory (tmpfs): give "
-                "another --offload_folder");
+                ": a folder for `disk` must be on a disk, this one is in memory (tmpfs)");
   // All of it now, so that no page is without a place later.
   if (const int error = posix_fallocate(file.get(), 0, bytes)) {
     errno = error;
@@ -116,7 +115,7 @@ at::Tensor pinned_zeros(at::IntArrayRef sizes, const at::TensorOptions& options)
 MemoryPlace memory_place(std::string_view word) {
   if (word.empty()) return MemoryPlace::kDevice;
   if (word == "offload") return MemoryPlace::kHost;
-  COMPACT_CHECK(word == "disk", "[memory] a place is offload or disk, not `", word, "`",
+  COMPACT_CHECK(word == "disk", "a place is offload or disk, not `", word, "`",
                 suggestion(word, std::vector<std::string>{"offload", "disk"}));
   return MemoryPlace::kDisk;
 }
@@ -125,7 +124,7 @@ at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOp
                     const std::string& folder) {
   const bool cpu = device_type_of(options.device()) == at::kCPU;
   COMPACT_CHECK(cpu || place != MemoryPlace::kDisk,
-                "[memory] `disk` is for a CPU; beside a GPU there is `offload`");
+                "`disk` is for a CPU; beside a GPU there is `offload`");
   if (place == MemoryPlace::kDevice || (cpu && place == MemoryPlace::kHost)) {
     return at::zeros(sizes, options);
   }

@@ -35,7 +35,7 @@ OptionGroup options_of_machine() {
           {OPTION(offload_folder,
                   "folder for files of optimizer state that a policy holds on a disk (`moment * = "
                   "f32+disk`); default: --output_dir"),
-           .values = "DIR", .resume = kFree, .commands = kRun},
+           .values = "DIR", .resume = kFree},
           {OPTION(matmul_precision, "highest: true f32 products; high: the fastest path"),
            .choices = {std::begin(kMatmulPrecisions), std::end(kMatmulPrecisions)}, .resume = kKept,
            .commands = kRunOrPlan | kEval | kGenerate},

@@ -48,6 +48,7 @@ class RunPlan {
   void explain(Console& console);
   // The highest planned peak of the policies that were in force.
   int64_t peak_bytes() const { return highest_peak_; }
+  int64_t state_elsewhere() const { return plan_.memory.outside; }  // bytes, of the optimizer
   // Plans with these bits from here on; `first`: no step was made without them.
   void take(const std::string& bits, bool first);
   // Every slot with its treatment and bytes.

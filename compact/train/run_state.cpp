@@ -16,6 +16,7 @@
 #include "compact/io/checkpoint.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
+#include "compact/optim/moment.h"
 #include "compact/tasks/adapters.h"
 #include "compact/tasks/setup.h"
 #include "compact/train/plans.h"
@@ -39,11 +40,14 @@ bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoi
 }
 
 // Whether two policies hold every slot, gradient and moment of the task's network alike, by
-// whichever patterns; settings are compared as they are written.
+// whichever patterns; settings are compared as they are written, places of moments not at all.
 bool same_treatments(const TrainConfig& c, const Task& task, const Policy& a, const Policy& b) {
   const std::unique_ptr<Network> network = task.network(c, a, at::kMeta);
+  const auto type_of = [&](const Policy& policy, const Parameter& p) {
+    return moment_kind(optimizer_options(c, policy, nullptr).moment(p)).type;
+  };
   for (const Parameter* p : network->parameters()) {
-    if (a.grad(p->name) != b.grad(p->name) || a.moment(p->name) != b.moment(p->name)) return false;
+    if (a.grad(p->name) != b.grad(p->name) || type_of(a, *p) != type_of(b, *p)) return false;
   }
   const auto slots_of = [&](const Policy& policy) {
     std::vector<std::pair<std::string, std::string>> slots;

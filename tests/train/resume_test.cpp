@@ -125,6 +125,29 @@ TEST(AdaptiveBits, ProbesLeaveNoTrace) {
   EXPECT_TRUE(models[0] == models[1]);
 }
 
+// State may move between runs: its bits do not change. Its type may not.
+TEST(ResumeChecks, StateMayLieElsewhere) {
+  const TemporaryFolder folder;
+  std::string models[2];
+  for (const bool moves : {false, true}) {
+    TrainConfig c = language_run(folder.path(), moves ? "moves" : "stays");
+    c.save_steps = 3;
+    std::ostringstream console;
+    ASSERT_EQ(train(c, console), kExitOk) << console.str();
+    if (moves) {
+      EXPECT_EQ(console.str().find("on a disk"), std::string::npos) << console.str();
+      c.resume_from_checkpoint = c.output_dir + "/checkpoint-3";
+      set_option(c, "set", {"moment * = bf16+disk"}, "set");
+      EXPECT_THAT(error_of([&] { train(c, console); }), ::testing::HasSubstr("policy differ"));
+      c.set = {"moment * = f32+disk"};
+      ASSERT_EQ(train(c, console), kExitOk) << console.str();
+      EXPECT_NE(console.str().find(", state on a disk "), std::string::npos) << console.str();
+    }
+    models[moves] = slurp(c.output_dir + "/model.safetensors");
+  }
+  EXPECT_TRUE(models[0] == models[1]);
+}
+
 TEST(ResumeChecks, RefuseWhatChangesNumbers) {
   const TemporaryFolder folder;
   TrainConfig c = language_run(folder.path(), "run");

@@ -86,6 +86,9 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
   if (kind == PolicyKind::kSlot) {
     for (const CodecInfo* c : codecs()) known.push_back(c->name);
   }
+  if (kind == PolicyKind::kMoment) {
+    for (const char* placed : {"f32+offload", "f32+disk"}) known.emplace_back(placed);
+  }
   COMPACT_CHECK(found, "no treatment `", spec.name, "`", suggestion(spec.name, known));
   if (spec.name == "chunk") {
     spec.allow({"tokens"});

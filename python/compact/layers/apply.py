@@ -241,7 +241,7 @@ def _with_policy(model: Model, modules: Iterable[nn.Module], policy: str | os.Pa
     for module in modules:
         module.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     if moments := moments_of(model):
-        Notes().say(f"this policy was planned with moments in {moments}: pass the model to an optimizer of compact.optim, or moments={moments!r} with parameters")
+        Notes().say(f"this policy holds moments in {moments}: pass the model to an optimizer of compact.optim, or moments={moments!r} with parameters")
     return model
 
 

@@ -34,9 +34,13 @@ class NetworkSearch:
         self._step = step
         self._known: dict[str, Found] = {}
         moments, usual = [""], step.moments()
-        if "quantize" in allow and "+" not in usual:
-            moments += [kind for kind in ("bf16", "f8") if usual == "f32" or (usual and usual != "f8" and kind == "f8")]
+        if usual and "+" not in usual:
+            if place := next((place for place in ("+disk", "+offload") if place[1:] in allow), ""):
+                moments.append(usual + place)
+            elif "quantize" in allow:
+                moments += [kind for kind in ("bf16", "f8") if usual == "f32" or (usual != "f8" and kind == "f8")]
         self._levels = [(_lines(kind), True) for kind in moments]
+        self._same = {_lines(kind) for kind in moments if kind.startswith(usual)} | {""}  # lines that lose nothing
         if "quantize" in allow:
             self._levels.append((_lines(moments[-1]), False))
 
@@ -66,7 +70,7 @@ class NetworkSearch:
             largest = self._step.largest_saved()
             reserved += largest if part is not None else 0
             reserved += largest // 4 if name in _ROUNDED or (name != "off" and self._step.holds_by_values()) else 0
-            self._known[text] = Found(text, reserved, exact and not lines, exact)
+            self._known[text] = Found(text, reserved, exact and lines in self._same, exact)
         return self._known[text]
 
 

@@ -18,7 +18,7 @@ from .client import ask
 from .sent import send
 
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
-ALLOW = ("lossless", "quantize", "project")
+ALLOW = ("lossless", "quantize", "project", "offload", "disk")
 _LOSSES = "put it into a module, or use a function of torch, as functools.partial(torch.nn.functional.cross_entropy, target=labels)"
 _NO_BLOCKS = "blocks are rebuilt of layers that compact knows (compact.families()); here a budget has products run again"
 _speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
@@ -117,7 +117,8 @@ def plan(
     the fastest of those that take no more is chosen ("auto"). allow: where nothing without loss fits,
     "quantize": moments of compact.optim in bf16 and f8, unless the settings say how they are held, then what is
     kept in codes; "project": gradients and moments of compact.optim in random projections; "quantize,project":
-    both, in this order. optimizer: a class, or (class, settings), as Trainer takes it; None:
+    both, in this order; "offload" (for a GPU) or "disk" (on a CPU) with either or alone: before anything is lost, moments of
+    compact.optim in the host's memory or in files. optimizer: a class, or (class, settings), as Trainer takes it; None:
     there is none. `clip`: whether gradients are clipped by their norm. device: "cpu", "cuda" or the
     number of a GPU, the model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
     "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
@@ -149,6 +150,8 @@ def plan(
     if device is None:
         device = _device_of(model) if gpu is None else "cuda"
     kind, index = _device(device)
+    if ("disk" if kind == "cuda" else "offload") in allow.split(","):
+        raise ValueError(f'compact.plan: allow="offload" is for a GPU and "disk" for a CPU, and the plan is for {kind}')
     if padded and isinstance(batch, Mapping):
         raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
     if not isinstance(policies, (str, os.PathLike, Iterable)):

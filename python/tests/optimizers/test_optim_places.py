@@ -147,6 +147,22 @@ def test_plans_need_no_folder():
     assert row["optimizer"] == 0 < row["outside"]
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_budgets_move_moments(whole):
+    """Before anything is lost, and where it is allowed alone: served layers, and a network that is held as a whole."""
+    asked = {"model": network() if whole else make("llama"), "device": "cpu", "optimizer": compact.optim.AdamW}
+    asked |= {"batch": {"input": torch.randn(64, 96)}, "loss": torch.sum} if whole else {"batch": (2, 16)}
+    least = min(compact.plan(**asked, policies=["exact", "recompute"][: 2 - whole])["rows"], key=lambda row: row["peak"])
+    budget = least["peak"] - least["optimizer"] // 2
+    with pytest.raises(torch.OutOfMemoryError, match="cannot be met"):
+        compact.plan(**asked, policies=[], budget=budget)
+    found = compact.plan(**asked, policies=[], budget=budget, allow="disk")
+    row = found["rows"][-1]
+    assert "moment * = f32+disk" in found["policy"] and row["lossless"] and row["outside"] > 0 and row["peak"] <= budget
+    with pytest.raises(ValueError, match='"disk" for a CPU, and the plan is for cpu'):
+        compact.plan(**asked, policies=[], budget=budget, allow="offload")
+
+
 def test_refusals(tmp_path):
     p = [torch.nn.Parameter(torch.zeros(4, 4))]
     with pytest.raises(ValueError, match=r"moments must be one of f32, bf16, f8, alone or with \+offload or \+disk, is 'f32\+dsk'"):
