@@ -3,7 +3,7 @@
 # The lanes of .ci/run, and which of them need not run again. Sourced after lib.sh.
 
 # In their order.
-lanes=(tests wheel format docs compilers fuzz cuda quick-start older)
+lanes=(tests networks tokenizers wheel format docs compilers fuzz cuda quick-start older)
 
 # The inputs of lanes that run only after these have changed. tests/cmake/lanes.py compares these
 # paths with what their sources include.
@@ -16,13 +16,21 @@ declare -A lane_inputs=(
     tests/*/*.cpp tests/*/*.h scripts/compilers.sh scripts/syntax.py"
   [older]="compact examples presets tests/CMakeLists.txt tests/suites.cmake tests/*.h tests/cli/stored tests/*/*.json tests/*/*.model
     tests/*/*.txt tests/*/*.cpp tests/*/*.h tests/optim/_oracle.py scripts/summary.py scripts/test.sh"
+  [networks]="compact/base compact/codecs compact/io compact/json compact/kernels compact/models compact/networks compact/ops
+    compact/optim compact/parallel compact/plan compact/python presets python/compact python/tests/*.py python/tests/any_network
+    requirements-test.txt scripts/test.sh scripts/summary.py tests/CMakeLists.txt"
+  [tokenizers]="compact/base compact/data compact/json requirements-test.txt scripts/test.sh scripts/summary.py tests/CMakeLists.txt tests/*.h
+    tests/*.py tests/data"
   [wheel]="LICENSE README.md compact presets pyproject.toml python/compact python/tests/wheel.py"
 )
 every_lane_inputs=(.ci CMakeLists.txt CMakePresets.json cmake scripts/cuda.sh scripts/lanes.sh scripts/lib.sh)
+list_of_data() { find -L "${COMPACT_DATA:-../shared/data}" -type f -printf '%P %s\n' | LC_ALL=C sort || echo "no data"; }
 version_of_fuzz() { clang++-16 --version; }
 version_of_cuda() { "$(find_nvcc)" --version; }
 version_of_compilers() { :; }
-version_of_older() { grep -m 1 '^flags' /proc/cpuinfo && { find -L "${COMPACT_DATA:-../shared/data}" -type f -printf '%P %s\n' | LC_ALL=C sort || echo "no data"; }; }
+version_of_older() { grep -m 1 '^flags' /proc/cpuinfo && list_of_data; }
+version_of_networks() { "$root/.venv/bin/python" -m pip freeze --all; }
+version_of_tokenizers() { version_of_networks && list_of_data; }
 version_of_wheel() { cmake --version && python3 --version; }
 
 # Which inputs a lane has passed with is kept outside the tree, on the machine where it passed, and

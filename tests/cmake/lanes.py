@@ -53,8 +53,19 @@ class EveryTest(unittest.TestCase):
     def test_the_python_package(self):
         if "python.package" not in self.names:
             self.skipTest("this build has no Python package")
-        self.assertIn(str(SOURCE / "python/tests"), self.commands["python.package"])
+        whole, networks = (self.commands[f"python.{name}"] for name in ("package", "networks"))
+        self.assertEqual([str(SOURCE / "python/tests")], [c for c in whole if c.startswith("/") and c.endswith("tests")])
+        left = {c.removeprefix("--ignore=") for c in whole if c.startswith("--ignore")}
+        self.assertTrue(left and left <= set(networks))
         self.assertIn("python.wheel", self.names)
+
+    def test_what_one_lane_leaves_out_another_runs(self):
+        run = (SOURCE / ".ci/run").read_text()
+        others = re.search(r"others='(.+)'", run)[1]
+        left = {n for n in self.names if re.search(others, n)}
+        lanes = re.findall(r"^lane_\w+\(\) \{ count_tests \w+ -R '(.+)'; \}", run, re.M)
+        self.assertEqual(left, {n for n in self.names if any(re.search(lane, n) for lane in lanes)})
+        self.assertIn("data.py_tokenizers", left)
 
 
 class Conditional(unittest.TestCase):
@@ -68,6 +79,10 @@ class Conditional(unittest.TestCase):
                  "cuda": [*SOURCE.glob("compact/kernels/**/*.c*"), SOURCE / "tests/kernels/kernel_check.cpp"],
                  "compilers": [f for folder in ("bench", "compact", "tests") for f in SOURCE.glob(f"{folder}/**/*.cpp")],
                  "older": [*SOURCE.glob("compact/**/*.cpp"), *SOURCE.glob("tests/*/*.cpp")],
+                 "networks": [f for layer in ("base", "kernels", "codecs", "ops", "networks", "models", "plan", "json", "io", "parallel", "optim", "python")
+                              for f in SOURCE.glob(f"compact/{layer}/**/*.cpp")],
+                 "tokenizers": [*(f for layer in ("base", "data", "json") for f in SOURCE.glob(f"compact/{layer}/**/*.cpp")),
+                                *SOURCE.glob("tests/data/tokenizer_exchange_test.cpp")],
                  "wheel": [*SOURCE.glob("compact/**/*.cpp"), *SOURCE.glob("python/compact/**/*.py")]}  # fmt: skip
         self.assertEqual(inputs.keys(), roots.keys())
         for lane, files in roots.items():
