@@ -18,6 +18,14 @@ const json& nothing() {
 
 }  // namespace
 
+ConfigRows::ConfigRows(const json& object, std::string_view where)
+    : given(object, std::string(where)), reads_(true) {
+  const json* layers = given.find("per_layer_config");  // of any type of model
+  COMPACT_CHECK(!layers || layers->empty(), where,
+                ": per_layer_config must be empty, since all layers are alike here, is ",
+                layers->dump());
+}
+
 ConfigRows::ConfigRows(std::string_view where, std::string dtype)
     : given(nothing(), std::string(where)), reads_(false), dtype_(std::move(dtype)) {}
 

@@ -27,8 +27,7 @@ class ConfigRows {
   static constexpr int64_t kMostSize = std::numeric_limits<int32_t>::max(), kMostLayers = 4096;
 
   // Rows read `object`, and throw InputError "`where`: KEY must ..., is ...".
-  ConfigRows(const nlohmann::json& object, std::string_view where)
-      : given(object, std::string(where)), reads_(true) {}
+  ConfigRows(const nlohmann::json& object, std::string_view where);
   // Rows check what the members have, and write it for weights of `dtype`.
   explicit ConfigRows(std::string_view where, std::string dtype = "");
 

@@ -83,9 +83,10 @@ std::vector<std::string> description(const Described& run) {
           c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes),
-          run.state_elsewhere == 0 ? ""
-                                   : cat(", state ", device.is_cpu() ? "on a disk " : "on the host ",
-                                         format_bytes(run.state_elsewhere))),
+          run.state_elsewhere == 0
+              ? ""
+              : cat(", state ", device.is_cpu() ? "on a disk " : "on the host ",
+                    format_bytes(run.state_elsewhere))),
   };
 }
 

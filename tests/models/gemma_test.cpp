@@ -125,6 +125,9 @@ TEST(Gemma, RefusesWithKeyRuleAndValue) {
   } cases[] = {
       {true, {{"hidden_activation", "gelu"}}, "hidden_activation must be gelu_pytorch_tanh, is"},
       {false, {{"hidden_act", "silu"}}, "hidden_act must be gelu_pytorch_tanh, is `silu`"},
+      {false, {{"is_causal", false}}, "is_causal must be true with model_type gemma2, is false"},
+      {true, {{"is_causal", false}}, "is_causal must be true with model_type gemma3_text, is"},
+      {true, {{"per_layer_config", {{"1", {{"sliding_window", 5}}}}}}, "per_layer_config must be"},
       {true, {{"use_bidirectional_attention", true}}, "use_bidirectional_attention must be false"},
       {true, {{"sliding_window", nullptr}}, "sliding_window must be given where layer_types has"},
       {true, {{"sliding_window", 0}}, "sliding_window must be from 1"},

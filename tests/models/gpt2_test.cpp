@@ -115,6 +115,7 @@ TEST(Gpt2, RefusesWithKeyRuleAndValue) {
       {{{"n_head", 5}}, "n_embd must be a multiple of n_head, is 24 with 5 heads"},
       {{{"activation_function", "relu"}}, "activation_function must be gelu, gelu_new or"},
       {{{"add_cross_attention", true}}, "add_cross_attention must be false, is true"},
+      {{{"is_causal", false}}, "is_causal must be true with model_type gpt2, is false"},
       {{{"attn_pdrop", 1.0}}, "attn_pdrop must be at least 0 and below 1, is 1"},
       {{{"eos_token_id", 37}}, "eos_token_id must be from 0 to vocab_size - 1 = 36, is 37"},
       {{{"sliding_window", 4}}, "sliding_window must be null with model_type gpt2, is 4"},

@@ -22,6 +22,7 @@ void refuse_others(const ConfigRows& rows, const char* type) {
   rows.refuse(type, nullptr,
               {"num_experts", "num_local_experts", "clip_qkv", "attention_multiplier",
                "residual_multiplier", "no_rope_layers", "altup_num_inputs"});
+  rows.refuse(type, true, {"is_causal"});
   rows.given.refuse_quantized(/*but_bitsandbytes=*/true);
 }
 

@@ -14,6 +14,7 @@ void keys_of(ConfigRows& rows, Gpt2Config& c) {
   rows.never({"add_cross_attention"});
   rows.refuse("gpt2", nullptr,
               {"sliding_window", "rope_scaling", "rope_parameters", "num_experts"});
+  rows.refuse("gpt2", true, {"is_causal"});
   rows.given.refuse_quantized();
   // By its own name, or by the one that transformers has for all models.
   const auto size = [&](const char* key, const char* other, int64_t& value, int64_t most) {

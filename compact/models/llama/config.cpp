@@ -50,6 +50,8 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
       COMPACT_CHECK(type == kFull, rows.where(), ": layer_types must be ", kFull,
                     " with model_type ", family.type, ", has ", type.dump());
     }
+    // transformers reads such a Mistral as a Ministral, whose full layers have no window.
+    if (std::string_view(family.type) == "mistral") refuse(nullptr, {"sliding_window"});
   }
   rows.given.refuse_quantized(/*but_bitsandbytes=*/true);
 }

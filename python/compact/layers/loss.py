@@ -203,7 +203,7 @@ def linear_cross_entropy(
 
 
 def _from_logits(hidden, weight, targets, count):
-    logits = functional.linear(hidden, weight).float().flatten(0, -2)
+    logits = functional.linear(hidden, weight).float().reshape(-1, weight.shape[0])
     reduction = "mean" if count is None else "sum"
     loss = functional.cross_entropy(logits, targets.flatten().to(logits.device), reduction=reduction)
     return loss if count is None else loss / count

@@ -152,7 +152,7 @@ class Optimizer(torch.optim.Optimizer):
         saved, here = state_dict["param_groups"], self.param_groups
         if [len(group["params"]) for group in saved] != [len(group["params"]) for group in here]:
             return None  # torch raises the error
-        groups, places = [], {}
+        groups, places, outside = [], {}, set()
         for number, (old, now) in enumerate(zip(saved, here)):
             for key in ("amsgrad", "maximize"):
                 if old.get(key):
@@ -161,6 +161,8 @@ class Optimizer(torch.optim.Optimizer):
                 self._fail(f"the state of group {number} is of weight decay as part of gradients, which there is not here")
             of_group = {k: v for k, v in now.items() if k != "param_names"} | old
             # Types come from the state, places do not.
+            if "+" in str(of_group["moments"]):
+                outside.update(old["params"])
             of_group["moments"] = str(of_group["moments"]).partition("+")[0] + "".join(now["moments"].partition("+")[1:])
             groups.append(of_group)
             as_here = of_group | {"params": now["params"]}
@@ -178,7 +180,9 @@ class Optimizer(torch.optim.Optimizer):
             if isinstance(p, Carrier):
                 kept["projection"] = of_parameter["projection"].detach().cpu()
             for name in layout(p, self._kind(group), group):
-                kept[name] = self._placed(of_parameter[name].detach().to(p.device).contiguous(), group)
+                t = self._placed(of_parameter[name].detach().to(p.device).contiguous(), group)
+                # Elsewhere, as another optimizer's that still has it.
+                kept[name] = t.clone() if key in outside and "+" not in group["moments"] else t
             state[key] = Kept(kept)
         return {**state_dict, "state": state, "param_groups": groups}
 

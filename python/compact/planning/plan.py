@@ -95,7 +95,7 @@ def plan(
     policies: str | os.PathLike | Iterable[str | os.PathLike] = POLICIES,
     budget: int | str | None = None,
     allow: str = "lossless",
-    optimizer: Any = torch.optim.AdamW,
+    optimizer: Any = (torch.optim.AdamW, {"fused": True}),
     clip: bool = True,
     padded: bool = False,
     device: str | int | torch.device | None = None,
@@ -118,8 +118,8 @@ def plan(
     "quantize": moments of compact.optim in bf16 and f8, unless the settings say how they are held, then what is
     kept in codes; "project": gradients and moments of compact.optim in random projections; "quantize,project":
     both, in this order; "offload" (for a GPU) or "disk" (on a CPU) with either or alone: before anything is lost, moments of
-    compact.optim in the host's memory or in files. optimizer: a class, or (class, settings), as Trainer takes it; None:
-    there is none. `clip`: whether gradients are clipped by their norm. device: "cpu", "cuda" or the
+    compact.optim in the host's memory or in files. optimizer: a class, or (class, settings), made as they say; None:
+    there is none; not given: torch.optim.AdamW as Trainer makes it, with `fused`. `clip`: whether gradients are clipped by their norm. device: "cpu", "cuda" or the
     number of a GPU, the model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
     "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
     autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
@@ -262,8 +262,6 @@ def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
         raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {what}")
     if not isinstance(settings, Mapping):
         raise TypeError(f"compact.plan: settings of an optimizer must be a dictionary, are a {type(settings).__name__}")
-    if cls in (torch.optim.AdamW, torch.optim.Adam):
-        settings = {"fused": True, **settings}  # as Trainer takes it
     return cls, dict(settings)
 
 

@@ -136,6 +136,8 @@ def test_by_itself():
         got = torch.autograd.grad(loss, [hidden, weight])
         want = torch.autograd.grad(wanted, [hidden, weight])
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(got, want))
+    one = (hidden[0, 0].detach().double(), weight.detach().double(), targets[0, 0])
+    assert torch.allclose(compact.linear_cross_entropy(*one), functional.cross_entropy(one[1] @ one[0], one[2]).float())
     with pytest.raises(ValueError, match="width"):
         compact.linear_cross_entropy(hidden, weight[:, :8], targets)
 

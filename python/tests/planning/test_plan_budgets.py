@@ -164,7 +164,7 @@ def test_optimizers_take_moments_of_the_policy(cls, usual, caplog):
     model = make("llama")
     assert cls(model).param_groups[0]["moments"] == usual
     compact.apply(model, "moment * = f8\n")
-    assert "planned with moments in f8" in caplog.text
+    assert "holds moments in f8" in caplog.text
     assert {group["moments"] for group in cls(model).param_groups} == {"f8"}
     assert cls(model, moments="bf16").param_groups[0]["moments"] == "bf16"
     assert cls(model.model).param_groups[0]["moments"] == "f8"  # a part of what the policy was given to
