@@ -255,6 +255,18 @@ def classes(root: pathlib.Path) -> None:
             (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
 
 
+known: dict[tuple, tuple[list, list]] = {}
+
+
+def encoded(there: object, lines: list[str]) -> tuple[list[list[int]], list[str]]:
+    """Ids of lines and their texts by a tokenizer of transformers; one that is as an earlier one is not asked again."""
+    key = (type(there), there.backend_tokenizer.to_str(), there.clean_up_tokenization_spaces, there.split_special_tokens, len(lines))
+    if key not in known:
+        ids = there(lines, add_special_tokens=False)["input_ids"]
+        known[key] = ids, [there.decode(of_line, skip_special_tokens=True) for of_line in ids]
+    return known[key]
+
+
 def read_here_as_there(root: pathlib.Path, lines: list[str]) -> int:
     bad = 0
     for name in CLASSES:
@@ -262,7 +274,7 @@ def read_here_as_there(root: pathlib.Path, lines: list[str]) -> int:
         assert not (folder / "refused").is_file(), (name, (folder / "refused").read_text())
         there = AutoTokenizer.from_pretrained(folder)
         ours = json.loads((folder / "ids.json").read_text())
-        ids = there(lines, add_special_tokens=False)["input_ids"]
+        ids, _ = encoded(there, lines)
         wrong = [n for n in range(len(lines)) if ids[n] != ours[n]]
         for n in wrong[:3]:
             print(f"{name}: {ascii(lines[n])[:100]}\n    here {ours[n][:20]}\n    there {ids[n][:20]}")
@@ -358,16 +370,15 @@ def main() -> int:
                     continue
                 assert model_type != "qwen2" or folder.name in qwen2, folder.name
                 there = AutoTokenizer.from_pretrained(saved)
-                ids = there(lines, add_special_tokens=False)["input_ids"]
+                ids, decoded = encoded(there, lines)
                 wrong = [n for n in range(len(lines)) if ids[n] != ours[n] and not tie(saved, ours[n], ids[n])]
-                other = [n for n in range(len(lines)) if ids[n] == ours[n]
-                         and there.decode(ids[n], skip_special_tokens=True) != texts[n]]  # fmt: skip
+                other = [n for n in range(len(lines)) if ids[n] == ours[n] and decoded[n] != texts[n]]
                 if wrong or other:
                     print(f"{folder.name} beside {model_type}: {len(wrong)} with other ids, {len(other)} with other text")
                     for n in wrong[:3]:
                         print(f"  {ascii(lines[n])[:100]}\n    here {ours[n][:20]}\n    there {ids[n][:20]}")
                     for n in other[:3]:
-                        print(f"  decoded {ascii(texts[n])[:100]}\n    there {ascii(there.decode(ids[n], skip_special_tokens=True))[:100]}")
+                        print(f"  decoded {ascii(texts[n])[:100]}\n    there {ascii(decoded[n])[:100]}")
                 bad += len(wrong) + len(other)
                 typed = "token_type_ids" in there("a", "b")
                 assert not typed or model_type == "bert", (folder.name, model_type)
