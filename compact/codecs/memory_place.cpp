@@ -24,14 +24,21 @@
 namespace compact {
 namespace {
 
-// The addresses between which all mappings lie.
-std::atomic<uintptr_t> g_lowest{UINTPTR_MAX}, g_highest{0};
+// A mapping that lives, or did: then `end` is 0. Signal handlers walk the list, so that its parts
+// stay.
+struct Mapping {
+  uintptr_t begin;
+  std::atomic<uintptr_t> end;
+  Mapping* next;
+};
+std::atomic<Mapping*> g_mappings{nullptr};
 struct sigaction g_before;
 
 // The system has no other way to say that a page of a mapped file could not be read or written.
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (address >= g_lowest && address < g_highest) {
+  for (const Mapping* m = g_mappings; m; m = m->next) {
+    if (address < m->begin || address >= m->end) continue;
     constexpr std::string_view kText =
         "error: a disk failed that holds the optimizer's state (--offload_folder); checkpoints are "
         "as they were\n";
@@ -41,7 +48,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   sigaction(number, &g_before, nullptr);  // the access that failed is made again
 }
 
-void watch(const void* begin, size_t bytes) {
+Mapping* watch(const void* begin, size_t bytes) {
   static std::once_flag once;
   std::call_once(once, [] {
     struct sigaction action = {};
@@ -50,11 +57,9 @@ void watch(const void* begin, size_t bytes) {
     sigaction(SIGBUS, &action, &g_before);
   });
   const auto first = reinterpret_cast<uintptr_t>(begin);
-  for (uintptr_t old = g_lowest; first < old && !g_lowest.compare_exchange_weak(old, first);) {
-  }
-  const uintptr_t last = first + bytes;
-  for (uintptr_t old = g_highest; last > old && !g_highest.compare_exchange_weak(old, last);) {
-  }
+  auto* const mapping = new Mapping{first, first + bytes, g_mappings};
+  while (!g_mappings.compare_exchange_weak(mapping->next, mapping)) continue;
+  return mapping;
 }
 
 at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
@@ -75,14 +80,18 @@ at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
     fail_with_errno(folder, cat("there is no room for ", format_bytes(bytes),
                                 " more of the optimizer's state"));
   }
-  void* const begin =
-      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  const auto size = static_cast<size_t>(bytes);
+  void* const begin = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (begin == MAP_FAILED) fail_with_errno(folder, "a file of it cannot be mapped");
-  watch(begin, static_cast<size_t>(bytes));
-  // An update goes through it from front to back.
-  madvise(begin, static_cast<size_t>(bytes), MADV_SEQUENTIAL);
-  return at::from_blob(
-      begin, sizes, [bytes](void* p) { munmap(p, static_cast<size_t>(bytes)); }, options);
+  // An update goes through it from front to back. A process that is forked would write to the same
+  // file: it has none of this.
+  madvise(begin, size, MADV_SEQUENTIAL);
+  madvise(begin, size, MADV_DONTFORK);
+  const auto unmap = [size, mapping = watch(begin, size)](void* p) {
+    mapping->end = 0;
+    munmap(p, size);
+  };
+  return at::from_blob(begin, sizes, unmap, options);
 }
 
 at::Tensor pinned_zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -90,7 +99,10 @@ at::Tensor pinned_zeros(at::IntArrayRef sizes, const at::TensorOptions& options)
   if (host.numel() == 0) return at::zeros(sizes, options);
   // Freed memory may be given out again at once: not before the GPU is done with it.
   const auto release = [host, device = options.device()](void*) {
-    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+    try {
+      c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+    } catch (...) {  // an earlier error of the GPU, which others report
+    }
   };
   return at::for_blob(host.data_ptr(), sizes)
       .deleter(release)

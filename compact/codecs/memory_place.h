@@ -18,7 +18,8 @@ MemoryPlace memory_place(std::string_view word);
 // Contiguous zeros. On a GPU `offload` is pinned memory that the GPU reads and writes over its bus;
 // on a CPU, where the host is the device, ordinary memory. `disk`, on a CPU alone: an unnamed file
 // in `folder` that is mapped into memory: the system reads its pages when they are used, and writes
-// and drops them when memory is short. Nothing is left of it after the process. Throws InputError
+// and drops them when memory is short. Nothing is left of it after the process, and a process that
+// is forked from this one does not have it. Throws InputError
 // where the folder cannot hold it, or lies in memory itself (tmpfs).
 at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
                     const std::string& folder);

@@ -17,7 +17,8 @@ have, keep float32 moments under "f8".
 moments "f32+offload", and likewise for the others: moments and masters lie in the host's memory, in which
 a GPU reads and writes them during an update; a CPU has no other memory. "f32+disk", on a CPU: in unnamed files of
 `offload_folder`, which the system reads and writes page by page when memory is short; the folder must be on a
-disk, and have room for them when an update makes them. The bits are those of "f32".
+disk, and have room for them when an update makes them. The bits are those of "f32". Where a state is loaded its types
+come from it, and its place is this optimizer's. A process that is forked does not have state in files.
 
 bfloat16 parameters are rounded stochastically, as are moments in 16 and 8 bits: what is lost to
 rounding is right on average, and no float32 copy is needed. `master_weights=True` keeps one. The random

@@ -15,7 +15,8 @@ using at::Tensor;
 constexpr int64_t kMapElements = int64_t{1} << 20;
 
 int64_t at_dim(const std::vector<int64_t>& values, int64_t i, int64_t otherwise) {
-  return values.empty() ? otherwise : values.size() == 1 ? values[0] : values[i];
+  const auto count = static_cast<int64_t>(values.size());
+  return i < count ? values[i] : count == 1 ? values[0] : otherwise;
 }
 
 // Elements of a sample's result.

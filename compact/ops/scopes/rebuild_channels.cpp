@@ -37,7 +37,8 @@ std::optional<CodeRows> rows_in(const TapeNode& n, const at::Tensor& t, const Co
     if (row_of(as, rows.inner) != rows.inner || inner < kLeastApart) return std::nullopt;
     return CodeRows{.rows = elements / inner, .inner = inner};
   }
-  if (t.dim() < 2 || rows.rows != t.size(1)) return std::nullopt;
+  const bool channels = t.dim() > 1 && rows.rows == t.size(1) && rows.inner == t.stride(1);
+  if (!channels) return std::nullopt;
   for (size_t d = 0; d < g.sizes.size(); ++d) {
     const int64_t count = g.sizes[d], apart = g.strides[d];
     if (count >= t.size(1) && apart == t.stride(1)) {

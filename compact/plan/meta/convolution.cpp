@@ -101,7 +101,8 @@ Tensor convolution(const Tensor& x, const Tensor& w, const MaybeTensor& bias,
                    bool transposed, at::IntArrayRef, int64_t groups) {
   TORCH_CHECK(!transposed, "no transposed convolutions on the meta device");
   const Convolution k = window_of(x, stride, padding, dilation, groups);
-  if (converts_bf16(x)) return converted_convolution(x, w, bias.value_or(Tensor()), k);
+  if (converts_bf16(x) && x.numel() > 0)
+    return converted_convolution(x, w, bias.value_or(Tensor()), k);
   const Tensor y =
       at::empty(output_sizes(x, w, k), x.options().memory_format(x.suggest_memory_format()));
   if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, true).forward);
@@ -113,7 +114,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool,
     at::IntArrayRef, int64_t groups, std::array<bool, 3> want) {
   const Convolution k = window_of(x, stride, padding, dilation, groups);
-  if (converts_bf16(x)) return converted_convolution_backward(gy, x, w, k, want);
+  if (converts_bf16(x) && x.numel() > 0) return converted_convolution_backward(gy, x, w, k, want);
   const auto like = [](bool wanted, const Tensor& t) {
     return wanted ? at::empty_like(t) : Tensor();
   };

@@ -31,11 +31,13 @@ class Optimizer(torch.optim.Optimizer):
 
     takes_carriers = True  # carriers of projected gradients, which no other optimizer can update
     _release: Release | None = None
+    _folder = ""  # of files of moments with "+disk"
     _complete = False  # the constructor has added all of its groups
     usual_moments: str  # how they are held where neither the constructor nor the model's policy says it
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool, offload_folder: str | os.PathLike[str] | None = None):
-        self._folder = "" if offload_folder is None else os.fspath(offload_folder)
+        if offload_folder is not None:
+            self._folder = os.path.abspath(os.fspath(offload_folder))
         if not isinstance(release, bool):
             self._fail(f"release must be of type bool, is {release!r}")
         if not isinstance(params, Iterable):
@@ -158,6 +160,8 @@ class Optimizer(torch.optim.Optimizer):
             if old.get("decoupled_weight_decay") is False and old.get("weight_decay"):
                 self._fail(f"the state of group {number} is of weight decay as part of gradients, which there is not here")
             of_group = {k: v for k, v in now.items() if k != "param_names"} | old
+            # Types come from the state, places do not.
+            of_group["moments"] = str(of_group["moments"]).partition("+")[0] + "".join(now["moments"].partition("+")[1:])
             groups.append(of_group)
             as_here = of_group | {"params": now["params"]}
             self._check_group(as_here, number, _trained(now))

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moments and masters in files: the bits of those in memory, none of the memory, through state dicts, copies and pickles."""
 import copy
+import gc
 import os
 import pickle
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -83,6 +87,64 @@ def test_plans(device, place, tmp_path):
     if device == "cpu":
         assert here["peak"] - there["peak"] == moved
     assert ("outside: " in text) == (moved > 0)
+
+
+@ON_CPU
+def test_the_place_is_the_optimizers_own(tmp_path, monkeypatch):
+    """A state is loaded to where this optimizer has its own, whatever it was saved from; and a folder is the one that was given, wherever the script goes."""
+    (tmp_path / "state").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = network()
+    memory, disk = (compact.optim.AdamW(model, moments="f32" + place, offload_folder="state") for place in ("", "+disk"))
+    monkeypatch.chdir("/")
+    steps(model, memory, 0, 1)
+    saved, before = copy.deepcopy(memory.state_dict()), mapped()
+    disk.load_state_dict(saved)
+    assert mapped() > before and disk.param_groups[0]["moments"] == "f32+disk"
+    steps(model, disk, 1, 2)
+    memory.load_state_dict(disk.state_dict())
+    held = mapped()
+    del disk
+    gc.collect()
+    assert mapped() == before < held and memory.param_groups[0]["moments"] == "f32"
+
+
+@ON_CPU
+def test_a_fork_does_not_share_it(tmp_path):
+    model = network()
+    optimizer = compact.optim.AdamW(model, moments="f32+disk", offload_folder=tmp_path)
+    steps(model, optimizer, 0, 1)
+    moment = optimizer.state[model[-1].weight]["exp_avg"]
+    before = moment.clone()
+    child = os.fork()
+    if child == 0:
+        moment.zero_()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and torch.equal(moment, before)
+
+
+@ON_CPU
+def test_other_mappings_fail_as_before(tmp_path):
+    """A file that is cut short while others have it mapped, beside mappings of the library."""
+    code = """
+import ctypes, mmap, os, sys, torch, compact
+ours = [compact.base.library.ops.state_zeros([1 << 20], torch.float32, torch.device("cpu"), "disk", sys.argv[1]) for _ in range(2)]
+file = os.open(sys.argv[1] + "/file", os.O_CREAT | os.O_RDWR)
+os.ftruncate(file, 1 << 22)
+theirs = mmap.mmap(file, 1 << 22)
+more = compact.base.library.ops.state_zeros([1 << 20], torch.float32, torch.device("cpu"), "disk", sys.argv[1])
+os.ftruncate(file, 0)
+print(theirs[1 << 21])
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGBUS and "optimizer" not in done.stderr
+
+
+def test_plans_need_no_folder():
+    text = "slot * = keep\nmoment * = f32+disk\n"
+    row = compact.plan(make("llama"), (2, 16), policies=[text], device="cpu", optimizer=compact.optim.AdamW)["rows"][0]
+    assert row["optimizer"] == 0 < row["outside"]
 
 
 def test_refusals(tmp_path):
