@@ -196,12 +196,12 @@ bool takes_from_rows(Arguments arguments, const RoundedInputs& rounded) {
          is_same_in_rows(arguments[one].toTensor(), arguments[1 - one].toTensor());
 }
 
-// A number that the call says, and 1 for a parameter, which no one chose so that values cancel; 0:
-// a tensor's elements, which may have both signs.
+// A number that the call says, and 1 for what is trained (parameters, gates), which no one chose so
+// that values cancel; 0: a tensor's elements, which may have both signs.
 double number_in(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& t = value.toTensor();
-    if (t.defined() && t.requires_grad() && t.is_leaf()) return 1;
+    if (t.defined() && t.requires_grad()) return 1;
     if (!t.defined() || !t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return 0;
     if (t.scalar_type() == at::kLong) return static_cast<double>(*t.const_data_ptr<int64_t>());
     return t.scalar_type() == at::kDouble ? *t.const_data_ptr<double>() : 0;

@@ -120,6 +120,7 @@ def test_what_is_read_exactly_is_exact(function):
     (lambda y: y - OF_COLUMNS, False), (lambda y: y + OF_COLUMNS, False), (lambda y: OF_COLUMNS - y, False), (lambda y: y + OF_ROWS, True),
     (lambda y: y + y.roll(1, 0) * torch.tensor(-1.0), False), (lambda y: y + y.roll(1, 0) * torch.full((1, WIDTH), -1.0), False),
     (lambda y: (torch.stack([y, y.roll(1, 0)]) * torch.tensor([1.0, -1.0]).view(2, 1, 1)).sum(0), False), (lambda y: y + y.roll(1, 0) * GAMMA, True),
+    (lambda y: y + y.roll(1, 0) * torch.sigmoid(y[:, :1]), True), (lambda y: y + -y.roll(1, 0) * torch.sigmoid(y[:, :1]), False),
     (lambda y: torch.lerp(y.roll(1, 0), y, 2.0), False), (lambda y: torch.lerp(y, y.roll(1, 0), 0.5), True), (lambda y: torch.lerp(y, -y.roll(1, 0), 0.5), False),
     (lambda y: y.lerp(y.roll(1, 0), torch.full((ROWS, WIDTH), 2.0)), False), (lambda y: y * torch.linspace(-1, 1, WIDTH) + torch.cat([-y[:, 32:], y[:, :32]], 1) * 0.5, False),
     (lambda y: (torch.cat([y, -y]) + torch.cat([-y.roll(1, 0), y.roll(1, 0)]))[:ROWS], False), (lambda y: torch.cat([y, y]).add(torch.cat([-y.roll(1, 0), y]))[:ROWS], False),
