@@ -32,25 +32,23 @@ class Quantizer final : public Codec {
   Encoded encode(const at::Tensor& x, uint64_t key) const override {
     COMPACT_CHECK(takes(x), "codec quantize takes float32, bfloat16 and float16, not ",
                   c10::toString(x.scalar_type()));
-    // Rows along the last dimension are those of a contiguous tensor.
-    const at::Tensor dense =
-        along_ == Along::kLast || !x.is_non_overlapping_and_dense() ? x.contiguous() : x;
+    const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
     const Shape shape(dense);
     const CodeRows rows = rows_of(dense, along_);
     const at::Tensor maps = in_memory(dense, rows);
-    const at::Tensor codes = at::empty({rows.rows * format_.row_bytes(rows.length())},
+    const at::Tensor codes = at::empty({rows.count() * format_.row_bytes(rows.length())},
                                        x.options().dtype(at::kByte)),
-                     scales = at::empty({rows.rows * format_.groups(rows.length()) * 2},
+                     scales = at::empty({rows.count() * format_.groups(rows.length()) * 2},
                                         x.options().dtype(scale_type()));
     for_parts(rows, maps, codes, scales, [&](const Part& part) {
-      at::Tensor values = part.maps.transpose(0, 1).contiguous();
+      at::Tensor values = turned(part.maps, rows).contiguous();
       // Half precision is converted to f32, since kernels do not take it.
       if (values.scalar_type() == at::kHalf) values = values.to(at::kFloat);
       backend_of(values).quantize({.format = format_,
                                    .x = values.data_ptr(),
                                    .codes = static_cast<uint8_t*>(part.codes.data_ptr()),
                                    .scales = part.scales.data_ptr(),
-                                   .rows = rows.rows,
+                                   .rows = part.rows,
                                    .n = part.length,
                                    .key = part.number ? derive(key, part.number) : key,
                                    .type = type_of(values)},
@@ -61,7 +59,7 @@ class Quantizer final : public Codec {
     e.decode = [own = *this, shape, rows](const Encoded::Parts& parts) {
       at::Tensor x = shape.empty();
       own.for_parts(rows, in_memory(x, rows), parts[0], parts[1],
-                    [&](const Part& part) { own.decode(part, rows.rows); });
+                    [&](const Part& part) { own.decode(part, rows); });
       return x;
     };
     return e;
@@ -74,39 +72,48 @@ class Quantizer final : public Codec {
   }
 
  private:
-  // Some of the outer indices of memory seen as [outer, rows(, inner)], and their codes.
+  // Some of the first indices of memory seen as [(samples, )outer, rows(, inner)], and their codes.
   struct Part {
     uint64_t number;
-    int64_t length;  // of a row
+    int64_t rows, length;
     at::Tensor maps, codes, scales;
   };
 
   static at::Tensor in_memory(const at::Tensor& dense, const CodeRows& r) {
     const at::Tensor flat = flat_of(dense);
     // Matrices are transposed in tiles.
+    if (r.samples > 1) return flat.view({r.samples, r.outer, r.rows});
     return r.inner == 1 ? flat.view({r.outer, r.rows}) : flat.view({r.outer, r.rows, r.inner});
   }
+  // Rows before outer indices, or back.
+  static at::Tensor turned(const at::Tensor& maps, const CodeRows& r) {
+    const int64_t outer = r.samples == 1 ? 0 : 1;
+    return maps.transpose(outer, outer + 1);
+  }
 
-  // Calls body(part) for parts of whole groups each, so that copies of them stay small.
+  // Calls body(part) for parts of whole groups or samples, so that copies of them stay small.
   template <class Body>
   void for_parts(const CodeRows& r, const at::Tensor& maps, const at::Tensor& codes,
                  const at::Tensor& scales, Body body) const {
-    const int64_t whole = format_.group / std::gcd(format_.group, r.inner),
-                  step = std::max<int64_t>(
-                      1, block_rows(r.rows * r.inner * whole, block_elements(maps)));
+    const bool samples = r.samples > 1;
+    const int64_t whole = samples ? 1 : format_.group / std::gcd(format_.group, r.inner),
+                  size = r.rows * r.inner * (samples ? r.outer : whole),
+                  step = whole * block_rows(size, block_elements(maps));
     uint64_t number = 0;
-    for_alike_blocks(maps, 0, r.outer, step * whole, [&](int64_t from, int64_t count) {
-      const int64_t before = from * r.inner, length = count * r.inner,
-                    groups = 2 * format_.groups(before);
-      body(Part{
-          number++, length, maps.narrow(0, from, count),
-          codes.narrow(0, r.rows * format_.row_bytes(before), r.rows * format_.row_bytes(length)),
-          scales.narrow(0, r.rows * groups, r.rows * 2 * format_.groups(length))});
+    for_alike_blocks(maps, 0, maps.size(0), step, [&](int64_t from, int64_t count) {
+      // A part of all rows, or whole rows of some samples.
+      const auto rows = [&](int64_t n) { return samples ? n * r.rows : r.rows; };
+      const auto length = [&](int64_t n) { return samples ? r.length() : n * r.inner; };
+      const auto bytes = [&](int64_t n) { return rows(n) * format_.row_bytes(length(n)); };
+      const auto scaled = [&](int64_t n) { return rows(n) * format_.groups(length(n)) * 2; };
+      body(Part{number++, rows(count), length(count), maps.narrow(0, from, count),
+                codes.narrow(0, bytes(from), bytes(count)),
+                scales.narrow(0, scaled(from), scaled(count))});
     });
   }
 
-  void decode(const Part& part, int64_t rows) const {
-    const at::Tensor to = part.maps.transpose(0, 1);
+  void decode(const Part& part, const CodeRows& rows) const {
+    const at::Tensor to = turned(part.maps, rows);
     const bool half = to.scalar_type() == at::kHalf, there = !half && to.is_contiguous();
     at::Tensor values =
         there ? to : at::empty(to.sizes(), half ? to.options().dtype(at::kFloat) : to.options());
@@ -114,13 +121,13 @@ class Quantizer final : public Codec {
                                    .codes = static_cast<const uint8_t*>(part.codes.data_ptr()),
                                    .scales = part.scales.data_ptr(),
                                    .x = values.data_ptr(),
-                                   .rows = rows,
+                                   .rows = part.rows,
                                    .n = part.length,
                                    .type = type_of(values)},
                                   launch_for(values));
     // The highest level may lie a little above the largest value.
     if (half) values.clamp_(-65504, 65504);
-    if (!there) at::Tensor(part.maps).copy_(values.transpose(0, 1));
+    if (!there) at::Tensor(part.maps).copy_(turned(values, rows));
   }
 
   at::ScalarType scale_type() const {

@@ -24,7 +24,8 @@ at::Tensor HeldTensor::unpack() const {
   lock.unlock();
   if (encoded.defined()) {
     x = encoded.restore();
-    return flat_ ? x.as_strided(sizes_, strides_) : x.view(sizes_);
+    if (flat_) return x.as_strided(sizes_, strides_);
+    return x.sizes() == sizes_ ? x : x.as_strided({x.numel()}, {1}).view(sizes_);
   }
   TORCH_CHECK(x._version() == memory_->version,
               "[saved tensors] one of the tensors needed for gradients was changed in place: ",

@@ -111,7 +111,12 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
     if (value.isTensor()) {
       const at::Tensor& t = value.toTensor();
       if (op.inputs.empty() && has_sizes(t)) op.sizes = t.sizes();
-      if (op.inputs.size() == 1 && has_sizes(t)) op.other = t.sizes();
+      if (const size_t i = op.inputs.size(); i < op.values.size() && has_sizes(t)) {
+        op.values[i] = t.sizes();
+        for (int64_t d = 0; t.layout() == at::kStrided && d < t.dim(); ++d) {
+          if (t.stride(d) == 0) op.values[i][static_cast<size_t>(d)] = 1;
+        }
+      }
       if (op.inputs.empty() && op.known && op.name == "_to_copy" && plain(t)) {
         noted = std::make_unique<Noted>();
         noted->copied = t;

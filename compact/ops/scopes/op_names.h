@@ -7,6 +7,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -30,10 +31,11 @@ struct RunningOp {
   bool is_opaque = false;                        // operations inside it must not be replayed
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
-  c10::SmallVector<int64_t, 5> other = {};       // of the second of them
-  c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
-  c10::SmallVector<int64_t, 5> list = {};        // the first that is a list of integers
-  uint64_t serial = 0;                           // of its calls on this thread
+  // Sizes of the first two, 1 where all elements of a dimension are one (expand).
+  std::array<c10::SmallVector<int64_t, 5>, 2> values = {};
+  c10::SmallVector<double, 4> numbers = {};  // its arguments that are numbers, in order
+  c10::SmallVector<int64_t, 5> list = {};    // the first that is a list of integers
+  uint64_t serial = 0;                       // of its calls on this thread
   // For fused attention only: its arguments, and how they are held, as noted while it runs.
   std::vector<c10::IValue> arguments = {};
   mutable std::shared_ptr<FusedAttention> attention = {};

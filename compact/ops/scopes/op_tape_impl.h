@@ -74,8 +74,8 @@ class OpTape {
     bool outside = false;  // of any operation, so that it is held where a function may have made it
     Treatment codes = {};  // codecs, for where it is held
     Need need = Need::kExact;
-    CodeRows apart = {};                // Holding::apart
-    bool if_squared = false;            // Holding::if_squared
+    std::vector<CodedDimension> dimensions = {};  // Holding::dimensions
+    bool if_squared = false;                      // Holding::if_squared
     std::optional<int64_t> limit = {};  // what others need to hold it; the recipe must need less
   };
   // Holds a tensor that autograd saves, or a recipe of it; nullopt: the caller must hold it.

@@ -70,8 +70,10 @@ Need OpTape::choose_codes(TapeNode& n, const at::Tensor& t, const Saving& how, b
     const auto size = static_cast<int64_t>(t.element_size());
     const bool all = t.is_non_overlapping_and_dense() && t.numel() * size == n.bytes;
     const bool rounds = how.codes.content() == Content::kRounded;
-    if (how.apart.rows > 1 && need == how.need && (!how.if_squared || n.squared)) {
-      const auto apart = rows_in(n, t, how.apart, n.bytes / size);
+    const auto is_apart = [](const CodedDimension& d) { return d.apart && d.size > 1; };
+    if (std::ranges::any_of(how.dimensions, is_apart) && need == how.need &&
+        (!how.if_squared || n.squared)) {
+      const auto apart = rows_apart(how.dimensions, t.storage_offset(), n.bytes / size);
       const bool can = apart && rebuild_->can_part(n, *apart);
       if (can || (apart && n.count == 0)) {
         rebuild_->part(n, *apart);

@@ -215,8 +215,8 @@ void Rebuild::make_recipe(TapeNode& n) {
     retain(*input.node);
     add_roots(n.roots, roots_of(*input.node));
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
-    if (lies_alike(input, n)) part(*input.node, n.apart);
   }
+  part_inputs(n);
   if (options_.budgeted) span_ = std::max(span_, span_of(n, {}, budget_));
 }
 
@@ -254,10 +254,8 @@ void Rebuild::encode(TapeNode& n) {
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
   const CodeRows c = n.rows_of_codes();
   const bool rounds = n.how.content() == Content::kRounded;
-  const Geometry rows =
-      c.outer > 1 ? Geometry{n.coded, {c.outer, c.rows, c.inner}, {c.rows * c.inner, c.inner, 1}, 0}
-                  : Geometry{n.coded, {elements / n.coded_row, n.coded_row}, {n.coded_row, 1}, 0};
-  const at::Tensor t = view_of(c10::Storage(n.weak.lock()), rows);
+  const at::Tensor all = view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements)),
+                   t = c.outer > 1 ? in_rows(all, c) : all.view({-1, n.coded_row});
   try {
     n.codes = n.codec->encode(t, derive(options_.noise, n.row));
     if (n.codes.settle) n.codes.settle();

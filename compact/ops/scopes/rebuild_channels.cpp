@@ -8,14 +8,38 @@
 
 namespace compact {
 
-constexpr int64_t kLeastApart = 16;  // elements, in fewer of which codes save little
 constexpr int kPartDepth = 8;  // operations between a tensor and those that can_part() looks at
 
+namespace {
+
+int64_t elements_of(const TapeNode& n) {
+  return n.bytes / static_cast<int64_t>(c10::elementSize(n.geometry.type));
+}
+
+// Whether each element of the node lies where the element of the input lies that it is made from.
 bool lies_alike(const Record::Input& input, const TapeNode& n) {
   const Geometry &a = input.geometry, &b = n.geometry;
-  return input.node->bytes == n.bytes && input.node->geometry.type == b.type && a.type == b.type &&
-         a.sizes == b.sizes && a.strides == b.strides && a.offset == b.offset;
+  return elements_of(*input.node) == elements_of(n) && input.node->geometry.type == a.type &&
+         at::isComplexType(a.type) == at::isComplexType(b.type) && a.sizes == b.sizes &&
+         a.strides == b.strides && a.offset == b.offset;
 }
+
+// Rows of the input of which none goes to two of these rows of the node, or one that says nothing,
+// where it has a value for each row; nullopt: they are not known.
+std::optional<CodeRows> rows_of_input(const Record::Input& input, const TapeNode& n,
+                                      const CodeRows& rows) {
+  if (lies_alike(input, n)) return rows;
+  const Geometry& as = input.geometry;
+  if (c10::multiply_integers(as.sizes) <= rows.rows) return CodeRows();
+  const int64_t row = row_of(input.node->geometry, kLeastRow);
+  if (rows.outer > 1 || rows.inner % row != 0 || as.sizes.back() % row != 0 ||
+      as.strides.back() != 1) {
+    return std::nullopt;
+  }
+  return CodeRows{.rows = elements_of(*input.node) / row, .inner = row};
+}
+
+}  // namespace
 
 CodeRows TapeNode::rows_of_codes() const {
   if (coded_row < 1 || how.content() != Content::kRounded) return {};
@@ -24,39 +48,16 @@ CodeRows TapeNode::rows_of_codes() const {
   return {.rows = elements / coded_row, .inner = coded_row};
 }
 
-std::optional<CodeRows> rows_in(const TapeNode& n, const at::Tensor& t, const CodeRows& rows,
-                                int64_t elements) {
-  if (t.is_non_overlapping_and_dense() && t.numel() == elements) return rows;
-  const Geometry &g = n.geometry, as = Geometry::of(t);
-  if (g.bytes() != n.bytes || g.type != as.type) return std::nullopt;
-  if (rows.outer == 1) {
-    int64_t inner = std::gcd(rows.inner, as.offset);
-    for (size_t d = 0; d < as.sizes.size(); ++d) {
-      if (as.sizes[d] > 1 && as.strides[d] >= rows.inner) inner = std::gcd(inner, as.strides[d]);
-    }
-    if (row_of(as, rows.inner) != rows.inner || inner < kLeastApart) return std::nullopt;
-    return CodeRows{.rows = elements / inner, .inner = inner};
-  }
-  const bool channels = t.dim() > 1 && rows.rows == t.size(1) && rows.inner == t.stride(1);
-  if (!channels) return std::nullopt;
-  for (size_t d = 0; d < g.sizes.size(); ++d) {
-    const int64_t count = g.sizes[d], apart = g.strides[d];
-    if (count >= t.size(1) && apart == t.stride(1)) {
-      return CodeRows{.outer = elements / (count * apart), .rows = count, .inner = apart};
-    }
-  }
-  return std::nullopt;
-}
-
 void Rebuild::choose_codec(TapeNode& n) {
-  const bool rounds = n.how.content() == Content::kRounded, outer = rounds && n.apart.outer > 1;
-  if (outer) n.how = n.how.by_channels();
+  const bool rounds = n.how.content() == Content::kRounded, outer = rounds && n.apart.outer > 1,
+             rows = rounds && !n.apart.are_channels();
+  if (rounds && !rows) n.how = n.how.by_channels();
   if (rounds && !outer && n.apart.rows > 1) n.coded_row = std::gcd(n.coded_row, n.apart.inner);
-  CodecPtr& codec = codecs_[(rounds && !outer ? "rows " : "") + n.how.text()];
-  if (!codec) codec = (rounds && !outer ? n.how.by_rows() : n.how).codec();
+  CodecPtr& codec = codecs_[(rows ? "rows " : "") + n.how.text()];
+  if (!codec) codec = (rows ? n.how.by_rows() : n.how).codec();
   n.codec = codec;
   const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
-  n.coded_bytes = (outer ? codec->bytes(n.apart.rows, n.apart.length(), n.coded)
+  n.coded_bytes = (outer ? codec->bytes(n.apart.count(), n.apart.length(), n.coded)
                          : codec->bytes(elements / n.coded_row, n.coded_row, n.coded))
                       .value_or(n.bytes);
   if (n.coded_bytes >= n.bytes) n.coded_bytes = -1;  // groups of few elements: it is held whole
@@ -75,7 +76,8 @@ bool Rebuild::can_part(const TapeNode& n, const CodeRows& rows, int depth) const
 bool Rebuild::can_part_inputs(const TapeNode& n, const CodeRows& rows, int depth) const {
   return depth < kPartDepth && std::ranges::all_of(n.record->inputs, [&](const auto& input) {
            if (is_steady(*input.node)) return true;
-           return lies_alike(input, n) ? can_part(*input.node, rows, depth + 1) : rows.outer == 1;
+           const std::optional<CodeRows> own = rows_of_input(input, n, rows);
+           return own && can_part(*input.node, *own, depth + 1);
          });
 }
 
@@ -89,9 +91,13 @@ void Rebuild::part(TapeNode& n, const CodeRows& rows) {
     const CodeRows now = n.rows_of_codes();
     if (n.codes.defined() && !(before.refine(now) && now.refine(before))) hold_again(n);
   }
-  if (n.mode != TapeNode::Mode::kRecipe) return;
+  if (n.mode == TapeNode::Mode::kRecipe) part_inputs(n);
+}
+
+void Rebuild::part_inputs(TapeNode& n) {
+  if (n.apart.count() < 2) return;
   for (const Record::Input& input : n.record->inputs) {
-    if (lies_alike(input, n)) part(*input.node, rows);
+    if (const auto rows = rows_of_input(input, n, n.apart)) part(*input.node, *rows);
   }
 }
 

@@ -175,14 +175,6 @@ struct RebuildOptions {
 // Whether elements of these views are the node's, or parts of its complex ones, not other bits.
 bool is_read_in_parts(const Geometry& as, const TapeNode& n);
 
-// Whether each element of the node lies where the element of the input lies that it is made from.
-bool lies_alike(const Record::Input& input, const TapeNode& n);
-
-// Rows of the node's whole memory, of so many elements, of which each lies within one of these rows
-// of `t`. nullopt: there are none, or very short ones.
-std::optional<CodeRows> rows_in(const TapeNode& n, const at::Tensor& t, const CodeRows& rows,
-                                int64_t elements);
-
 // Whether a tensor that was encoded so had a NaN or an infinity: the offset, step or mean of its
 // group is then not finite. Not for tensors of a GPU, whose codes may not be there yet.
 bool lost_a_value(const Encoded& encoded);
@@ -219,8 +211,8 @@ class Rebuild {
   bool can_part(const TapeNode& n, const CodeRows& rows, int depth = 0) const;
   // The same for all that the node would be rebuilt from.
   bool can_part_inputs(const TapeNode& n, const CodeRows& rows, int depth = 0) const;
-  // No group of codes of the node, or of what of its size it is rebuilt from, has values of two of
-  // these rows from now on.
+  // No group of codes of the node, or of what it is rebuilt from, has values of two of these rows
+  // from now on.
   void part(TapeNode& n, const CodeRows& rows);
   // Sets codec and coded_bytes of a node by its how, coded, coded_row and apart.
   void choose_codec(TapeNode& n);
@@ -327,6 +319,7 @@ class Rebuild {
   void drop(TapeNode& n);
   void make_recipe(TapeNode& n);
   void release_inputs(TapeNode& n);
+  void part_inputs(TapeNode& n);
   void let_go(TapeNode& n);
   void release_followers(TapeNode& n);
   bool needs_any(const TapeNode& n, c10::ArrayRef<Geometry> written) const;

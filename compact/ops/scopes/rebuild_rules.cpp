@@ -174,12 +174,15 @@ bool is_of_long_groups(Arguments arguments, const RoundedInputs&) {
          t.numel() >= kLeastRow * t.size(0) * t.size(1);
 }
 
+// Indices of a dimension that have values of their own.
+int64_t values_of(const at::Tensor& t, int64_t d) { return t.stride(d) == 0 ? 1 : t.size(d); }
+
 // Whether all elements of `t` that share a scale where it is encoded meet one value of the other.
 bool is_same_in_rows(const at::Tensor& t, const at::Tensor& other) {
   if (other.numel() == 1) return true;
   if (!has_whole_rows(t)) return false;
   for (int64_t d = 1, row = 1; row < kLeastRow; row *= t.size(-d++)) {
-    if (d > t.dim() || (d <= other.dim() && other.size(-d) != 1)) return false;
+    if (d > t.dim() || (d <= other.dim() && values_of(other, -d) != 1)) return false;
   }
   return true;
 }
@@ -193,24 +196,36 @@ bool takes_from_rows(Arguments arguments, const RoundedInputs& rounded) {
          is_same_in_rows(arguments[one].toTensor(), arguments[1 - one].toTensor());
 }
 
-bool is_negative(const c10::IValue& value) {
+// A number that the call says, and 1 for what is trained (parameters, gates), which no one chose so
+// that values cancel; 0: a tensor's elements, which may have both signs.
+double number_in(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& t = value.toTensor();
-    if (!t.defined() || !t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return false;
-    if (t.scalar_type() == at::kLong) return *t.const_data_ptr<int64_t>() < 0;
-    return t.scalar_type() == at::kDouble && *t.const_data_ptr<double>() < 0;
+    if (t.defined() && t.requires_grad()) return 1;
+    if (!t.defined() || !t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return 0;
+    if (t.scalar_type() == at::kLong) return static_cast<double>(*t.const_data_ptr<int64_t>());
+    return t.scalar_type() == at::kDouble ? *t.const_data_ptr<double>() : 0;
   }
-  return value.isScalar() && !value.toScalar().isComplex() && value.toScalar().toDouble() < 0;
-}
-
-bool is_sum(Arguments arguments, const RoundedInputs& rounded) {
-  if (rounded.size() < 2) return takes_from_rows(arguments, rounded);
-  return !is_negative(arguments.back()) && (rounded[0].signs ^ rounded[1].signs) != kBoth;
+  return value.isScalar() && !value.toScalar().isComplex() ? value.toScalar().toDouble() : 0;
 }
 
 // A tensor that was put together of values and negatives, as rotary positions are, is not.
 bool is_of_one_sign(Arguments, const RoundedInputs& rounded) {
-  return rounded.empty() || rounded[0].signs != kBoth;
+  return std::ranges::all_of(rounded, [&](const RoundedInput& one) {
+    return one.signs != kBoth && one.signs == rounded[0].signs;
+  });
+}
+
+bool is_sum(Arguments arguments, const RoundedInputs& rounded) {
+  if (rounded.size() < 2) return takes_from_rows(arguments, rounded);
+  return number_in(arguments.back()) > 0 && is_of_one_sign(arguments, rounded);
+}
+
+bool is_mean_of_two(Arguments arguments, const RoundedInputs& rounded) {
+  const double weight = number_in(arguments[2]);
+  if (rounded.empty() || weight <= 0 || weight > 1) return rounded.empty();
+  return rounded.size() < 2 ? takes_from_rows(arguments, rounded)
+                            : is_of_one_sign(arguments, rounded);
 }
 
 // A factor of each row may make small rows as large as others.
@@ -219,7 +234,10 @@ bool is_of_like_rows(Arguments arguments, const RoundedInputs& rounded) {
     const c10::IValue& other = arguments[1 - one.argument];
     if (!other.isTensor()) return true;
     const at::Tensor &t = arguments[one.argument].toTensor(), &factor = other.toTensor();
-    const bool of_rows = factor.dim() > 0 && factor.size(-1) == 1 && t.numel() > factor.numel();
+    bool of_rows = false;
+    for (int64_t d = 1; d <= std::min(t.dim(), factor.dim()); ++d) {
+      of_rows |= t.size(-d) > 1 && values_of(factor, -d) == 1;
+    }
     return !of_rows || is_same_in_rows(t, factor);
   });
 }
@@ -232,9 +250,12 @@ struct SmoothWhere {
 using Turns = OpRule::Turns;
 constexpr SmoothWhere kSmoothWhere[] = {
     {"_fused_rms_norm", is_of_whole_rows},
+    {"_adaptive_avg_pool2d", is_of_one_sign},
     {"_native_batch_norm_legit", is_of_long_channels},
     {"add", is_sum, Turns::kByAlpha},
+    {"avg_pool2d", is_of_one_sign},
     {"cudnn_batch_norm", is_of_long_channels},
+    {"lerp", is_mean_of_two},
     {"mean", is_of_one_sign},
     {"mul", is_of_like_rows, Turns::kByFactor},
     {"native_batch_norm", is_of_long_channels},
@@ -244,6 +265,7 @@ constexpr SmoothWhere kSmoothWhere[] = {
     {"rsub", takes_from_rows, Turns::kFirst},
     {"sub", takes_from_rows, Turns::kSecond},
     {"sum", is_of_one_sign},
+    {"upsample_bilinear2d", is_of_one_sign},
 };
 
 using Kind = OpRule::Heavy::Kind;
@@ -347,24 +369,25 @@ bool is_smooth(const OpRule& rule, Arguments arguments, const RoundedInputs& rou
 }
 
 uint8_t signs_of(const OpRule& rule, Arguments arguments, const RoundedInputs& rounded) {
-  const auto is_turned = [&](size_t argument) {
+  const auto factor_of = [&](size_t argument) -> double {
     switch (rule.turns) {
       case Turns::kNone:
-        return false;
+        return 1;
       case Turns::kFirst:
-        return argument == 0;
+        return argument == 0 ? -1 : 1;
       case Turns::kSecond:
-        return argument == 1;
+        return argument == 1 ? -1 : 1;
       case Turns::kByAlpha:
-        return argument == 1 && is_negative(arguments.back());
+        return argument == 1 ? number_in(arguments.back()) : 1;
       case Turns::kByFactor:
-        return is_negative(arguments[1]);
+        return number_in(arguments[1 - argument]);
     }
-    return false;
+    return 0;
   };
   uint8_t all = 0;
   for (const auto& [argument, signs] : rounded) {
-    all |= signs != kBoth && is_turned(argument) ? signs ^ kBoth : signs;
+    const double factor = factor_of(argument);
+    all |= factor == 0 ? kBoth : factor < 0 && signs != kBoth ? signs ^ kBoth : signs;
   }
   return all ? all : uint8_t{kPlain};
 }

@@ -35,7 +35,7 @@ struct OpRule {
   using Smooth = bool (*)(c10::ArrayRef<const c10::IValue> arguments, const RoundedInputs& rounded);
   Smooth smooth_where = nullptr;
   // Whether it takes an argument's negative: of the first one, of the second one, of that where
-  // alpha is negative, or of its tensors where a number that they are multiplied with is.
+  // alpha is negative, or of its tensors where what they are multiplied with is.
   enum class Turns : uint8_t { kNone, kFirst, kSecond, kByAlpha, kByFactor } turns = Turns::kNone;
   // A product, convolution or attention, which may run again under a budget.
   struct Heavy {

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "compact/base/check.h"
@@ -61,13 +62,8 @@ bool is_image_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4; 
 // Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
-// Dimensions of elements, outermost in memory first, and whether the operation divides by a scale
-// of each of their indices.
-struct Scaled {
-  int64_t size, stride;
-  bool apart;
-};
-using Scaling = std::vector<Scaled>;
+// Sets which dimensions are apart: the operation divides by a scale of each of their indices.
+using Scaling = std::vector<CodedDimension>;
 using Scales = void (*)(const RunningOp&, Scaling&);
 void by_channel(const RunningOp&, Scaling& all) {
   if (all.size() > 1) all[1].apart = true;
@@ -79,45 +75,43 @@ void by_group(const RunningOp& op, Scaling& all) {
   const auto groups = op.numbers.size() > 3 ? whole(op.numbers[3]) : 1;
   if (all.size() < 2 || groups < 1) return;
   all[0].apart = true;
-  Scaled channels = all[1];
+  CodedDimension channels = all[1];
   channels.size /= groups;
   all[1] = {groups, channels.size * channels.stride, true};
-  all.push_back(channels);
+  all.insert(all.begin() + 2, channels);
 }
 void by_dimensions(const RunningOp& op, Scaling& all) {
   if (op.list.empty()) return;  // of all elements
-  for (Scaled& d : all) d.apart = true;
+  for (CodedDimension& d : all) d.apart = true;
   const auto dimensions = static_cast<int64_t>(all.size());
   for (const int64_t d : op.list)
     all[static_cast<size_t>((d + dimensions) % dimensions)].apart = false;
 }
-// A factor of each row, as norms that are written out have.
+// A factor of each row, as norms that are written out have, wherever the row lies.
 void by_factor(const RunningOp& op, Scaling& all) {
-  const bool first = std::ranges::equal(op.sizes, all, {}, {}, &Scaled::size);
-  const auto& factor = first ? op.other : op.sizes;
-  if (factor.empty() || factor.size() > all.size() || factor.back() != 1) return;
-  for (size_t d = 1; d <= factor.size(); ++d) {
-    all[all.size() - d].apart = factor[factor.size() - d] > 1;
-  }
+  const bool first = std::ranges::equal(op.values[0], all, {}, {}, &CodedDimension::size);
+  const auto& factor = op.values[first];
+  if (factor.size() > all.size()) return;
+  const auto row = std::span(all).last(factor.size());
+  const bool repeats = !std::ranges::equal(
+      factor, row, [](int64_t n, const CodedDimension& d) { return n > 1 || d.size == 1; });
+  for (size_t d = 0; repeats && d < row.size(); ++d) row[d].apart = factor[d] > 1;
 }
 
-// Scales of dimensions around those of a row that are apart, too, may share a group at its ends.
-CodeRows rows_apart(Scales scales, const RunningOp& op, const at::Tensor& t) {
+Scaling scaling_of(Scales scales, const RunningOp& op, const at::Tensor& t) {
   Scaling all;
-  const bool dense = t.is_non_overlapping_and_dense();
-  int64_t next = t.numel();
-  for (int64_t d = 0; d < t.dim(); ++d) {
-    next /= t.size(d);
-    all.push_back({t.size(d), dense ? t.stride(d) : next, false});
-  }
+  for (int64_t d = 0; d < t.dim(); ++d) all.push_back({t.size(d), t.stride(d), false});
   scales(op, all);
-  std::erase_if(all, [](const Scaled& d) { return d.size == 1; });
-  std::ranges::stable_sort(all, std::greater<>(), &Scaled::stride);
-  CodeRows rows{.inner = 1};
-  while (!all.empty() && !all.back().apart) rows.inner *= all.back().size, all.pop_back();
-  while (!all.empty() && all.back().apart) rows.rows *= all.back().size, all.pop_back();
-  for (const Scaled& d : all) rows.outer *= d.size;
-  return rows;
+  return all;
+}
+
+// Rows of the tensor's own memory, or of a contiguous copy where it is not dense.
+CodeRows rows_of_own(Scaling all, const at::Tensor& t) {
+  int64_t next = t.numel();
+  for (size_t d = 0; d < all.size() && !t.is_non_overlapping_and_dense(); ++d) {
+    all[d].stride = next /= all[d].size;
+  }
+  return rows_apart(std::move(all), 0, t.numel()).value();
 }
 
 struct Row {
@@ -247,9 +241,9 @@ const Row* row_of(const RunningOp& op, const at::Tensor& t, uint32_t inputs) {
 
 Treatment by_rows(const Treatment& how, const CodeRows& apart) {
   const Spec& codec = how.first();
-  if (apart.rows < 2 || how.content() != Content::kRounded || codec.has("along")) return how;
-  if (apart.outer > 1) return how.by_channels();
-  return apart.inner % codec.integer("group", 256) == 0 ? how : how.by_rows();
+  if (apart.count() < 2 || how.content() != Content::kRounded || codec.has("along")) return how;
+  if (apart.are_channels()) return how.by_channels();
+  return apart.samples == 1 && apart.inner % codec.integer("group", 256) == 0 ? how : how.by_rows();
 }
 
 Holding holding_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
@@ -312,13 +306,15 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   const std::optional<Treatment> both = held.reads == Reads::kRelu ? how.with_signs() : how;
   held.how = both ? *both : how.beginning_with(Treatment::of_signs().first());
   if (row && row->scales && t.numel() > 0 && held.how.content() == Content::kRounded) {
-    held.apart = rows_apart(row->scales, *op, t);
+    held.dimensions = scaling_of(row->scales, *op, t);
+    held.apart = rows_of_own(held.dimensions, t);
     const Treatment apart = by_rows(held.how, held.apart);
-    const auto bytes = apart.codec()->bytes(held.apart.rows, held.apart.length(), type);
+    const auto bytes = apart.codec()->bytes(held.apart.count(), held.apart.length(), type);
     held.if_squared = row->scales == by_factor;
     // Groups of one or two values have more bytes of offsets and steps than they save.
     if (bytes && *bytes >= t.numel() * t.element_size()) {
       held.apart = {};
+      held.dimensions = {};
       if (!held.if_squared) held.how = Treatment();
     }
   }

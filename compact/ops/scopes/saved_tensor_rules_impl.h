@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "compact/codecs/code_rows.h"
 #include "compact/ops/policy/policy.h"
@@ -37,6 +38,7 @@ struct Holding {
   // Where there are several: the operation divides by a scale of each of these rows of the tensor's
   // memory (of a copy where the tensor is not dense), and no group of codes may have values of two.
   CodeRows apart;
+  std::vector<CodedDimension> dimensions;  // of the tensor, that say so; none: it is not divided
   bool if_squared = false;  // only where another operation reads the tensor's squares: a norm
   // The policy asks for codes that round, but the operation reads exact values.
   bool refused = false;

@@ -200,7 +200,7 @@ void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Trea
   const at::Tensor flat = x.is_non_overlapping_and_dense() ? x.as_strided({x.numel()}, {1}) : x;
   const Treatment by = by_rows(how, apart);
   if (by != how) {
-    x = flat.reshape({apart.outer, apart.rows, apart.inner});
+    x = in_rows(flat, apart);
   } else if (how.first().text("along", "memory") == "memory" &&
              (how.codec()->takes(flat) || !how.codec()->takes(x))) {
     x = flat;

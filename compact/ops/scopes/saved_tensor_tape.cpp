@@ -130,7 +130,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
     saving.limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
   } else if (saving.need != Need::kBeside) {
     saving.codes = how;
-    saving.apart = held.apart;
+    saving.dimensions = held.dimensions;
     saving.if_squared = held.if_squared;
   }
   std::optional<OpTape::Saved> saved = tape_->save(t, saving);

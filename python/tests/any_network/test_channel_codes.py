@@ -147,8 +147,14 @@ def test_bytes_are_those_of_whole_rows_of_channels(layout, bits):
         assert [t.stored for t in coded] == [CHANNELS * row], [(t.name, t.treatment, t.stored) for t in report]
 
 
-def test_plans_count_them():
-    model = nn.Sequential(nn.Conv2d(3, 24, 3), nn.BatchNorm2d(24), nn.ReLU(), nn.Conv2d(24, 24, 3), nn.BatchNorm2d(24))
+class OverChannels(nn.Module):
+    def forward(self, y):
+        return over_channels(y)
+
+
+@pytest.mark.parametrize("norm", [lambda: nn.BatchNorm2d(24), OverChannels])
+def test_plans_count_them(norm):
+    model = nn.Sequential(nn.Conv2d(3, 24, 3), norm(), nn.ReLU(), nn.Conv2d(24, 24, 3), norm())
     x = torch.randn(5, 3, 17, 17)
     policy = "slot * = quantize:bits=4"
     stored = []
@@ -195,11 +201,21 @@ def spread(sizes, dims):
     return torch.randn(sizes, generator=g), torch.exp(3 * torch.randn([n if d in dims else 1 for d, n in enumerate(sizes)], generator=g))
 
 
-def written_rms(y):
-    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-12)
+def written_rms(y, d=-1, given=lambda r, y: r):
+    return y * given(torch.rsqrt(y.pow(2).mean(d, keepdim=True) + 1e-12), y)
 
 
-@pytest.mark.parametrize("rebuilt", [False, True])
+def over_channels(y):
+    """The layer norm of ConvNeXt after a convolution: in memory an image's channels still lie one after the other."""
+    return F.layer_norm(y.permute(0, 2, 3, 1), (y.size(1),)).permute(0, 3, 1, 2)
+
+
+def deviation(y, d):
+    """A function whose gradient is of one size however large the values are."""
+    return y.std(d, keepdim=True) / y.detach().std(d, keepdim=True)
+
+
+@pytest.mark.parametrize("way", ["held", "rebuilt", "rebuilt beside codes"])
 @pytest.mark.parametrize(("function", "sizes", "dims", "layout"), [
     (lambda y: F.layer_norm(y, (16,)), (8, 32, 16), (0, 1), None),
     (lambda y: F.layer_norm(y, (5, 7)), (64, 3, 5, 7), (0, 1), None),
@@ -211,19 +227,43 @@ def written_rms(y):
     (lambda y: F.group_norm(y.flatten(1, 2), 4).view_as(y), (8, 4, 4, 7, 7), (0, 1), None),
     (lambda y: F.group_norm(y.flatten(1, 2), 8).unflatten(1, (8, 2)), (8, 8, 2, 7, 7), (1,), torch.channels_last),
     (lambda y: y / y.detach().std(-1, keepdim=True) + y.std(-1, keepdim=True) / y.detach().std(-1, keepdim=True), (64, 32, 16), (0, 1), None),
+    (over_channels, (8, 96, 7, 7), (0, 2, 3), None),
+    (over_channels, (8, 40, 5, 5), (0, 2, 3), None),
+    (lambda y: over_channels(y.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)), (8, 64, 8, 8), (0, 2, 3), None),
+    (lambda y: F.layer_norm(y.permute(0, 2, 3, 1).contiguous(), (64,)).permute(0, 3, 1, 2), (8, 64, 8, 8), (0, 2, 3), None),
+    (lambda y: F.layer_norm(y.transpose(1, 2).contiguous(), (64,)).transpose(1, 2), (8, 64, 4, 64), (0, 1, 2), None),
+    (lambda y: F.layer_norm(torch.cat([y, y], -1), (32,))[..., :16], (8, 64, 16), (0, 1), None),
+    (lambda y: F.layer_norm(F.unfold(y.unsqueeze(2), (1, 1)), (64,)), (8, 64, 64), (0, 1), None),
+    (lambda y: F.layer_norm(y.float(), (16,)), (8, 64, 16), (0, 1), torch.bfloat16),
+    (lambda y: F.layer_norm(y.transpose(1, 2), (40,)).transpose(1, 2), (16, 40, 24), (0, 2), None),
+    (lambda y: F.layer_norm(y.permute(0, 2, 1, 3), (40, 9)).permute(0, 2, 1, 3), (8, 40, 24, 9), (0, 2), None),
+    (lambda y: torch.cat([F.layer_norm(part, (32,)) for part in y.chunk(3, 1)], 1), (8, 48, 32), (0, 1), None),
+    (lambda y: deviation(y, 1), (8, 40, 7, 7), (0, 2, 3), None),
+    (lambda y: deviation(y[:, :20], 1) + deviation(y[:, 20:], 1), (8, 40, 7, 7), (0, 2, 3), None),
+    (lambda y: deviation(y, (1, 3)), (8, 9, 6, 7), (0, 2), None),
+    (lambda y: deviation(y, (1, 3)), (6, 9, 6, 7, 5), (0, 2, 4), None),
+    (lambda y: F.group_norm(y.flatten(1, 2), 8).unflatten(1, (8, 12)), (8, 8, 12, 7, 7), (0, 1), torch.channels_last),
+    (lambda y: F.group_norm(y.flatten(1, 2), 8).unflatten(1, (8, 2)), (8, 8, 2, 7, 7), (0, 1), torch.channels_last),
+    (lambda y: written_rms(y, 1), (8, 40, 7, 7), (0, 2, 3), None),
+    (lambda y: written_rms(y, -1, torch.Tensor.expand_as), (16, 32, 64), (0, 1), None),
+    (lambda y: written_rms(y, 0), (512, 32), (1,), None),
+    (lambda y: torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-12).expand_as(y) * y, (16, 32, 64), (0, 1), None),
     (lambda y: torch.var_mean(y, (1, 2), keepdim=True)[0] / y.detach().var((1, 2), keepdim=True), (512, 4, 5), (0,), None),
     (lambda y: y.var(0, keepdim=True) / y.detach().var(0, keepdim=True), (512, 32), (1,), None),
 ])  # fmt: skip
-def test_whatever_is_divided_by_a_scale_of_its_own_is_apart(function, sizes, dims, layout, rebuilt):
+def test_whatever_is_divided_by_a_scale_of_its_own_is_apart(function, sizes, dims, layout, way):
     x, scale = spread(sizes, dims)
     grads = []
-    for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT * rebuilt, least_elements=16)):
+    for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT * (way != "held"), least_elements=16)):
         y = (x * scale).requires_grad_()
         with scope:
-            z = (y.reshape(-1, 1) @ torch.ones(1, 1)).view(sizes)  # a product, which is not rebuilt
-            if layout:
+            dtype = layout if isinstance(layout, torch.dtype) else torch.float32
+            z = (y.reshape(-1, 1).to(dtype) @ torch.ones(1, 1, dtype=dtype)).view(sizes)  # a product, which is not rebuilt
+            if isinstance(layout, torch.memory_format):
                 z = z.flatten(1, 2).contiguous(memory_format=layout).unflatten(1, (sizes[1], -1))
             out = function(z)
+            if "beside" in way:  # codes of what the norm's input is made of, for a reader that divides nothing
+                out = out + 1e-30 * F.silu(z).sum()
         (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
         grads.append(y.grad * scale)  # the gradient of a row is as large as the row is small
     along = [d for d in range(x.dim()) if d not in dims]
@@ -246,3 +286,22 @@ def test_norms_over_other_dimensions_of_one_tensor(reversed_, rebuilt):
         grads.append(y.grad * scale)
     off = (grads[1] - grads[0]).square().sum((0, 1)) / grads[0].square().sum((0, 1))
     assert off.max().sqrt() < BOUND[8]
+
+
+def test_no_norm_reads_what_is_rebuilt_from_codes_of_other_rows():
+    """Codes of channels, a copy in another layout, and a reader of channels that comes last."""
+    x, scale = spread((8, 4, 16, 64), (0, 1, 2))
+    wide = [lambda z: torch.cat([z, z], -1), lambda z: (lambda y: torch.cat([y, y], -1))(z.transpose(1, 2).contiguous()).transpose(1, 2)]
+    for widen in wide:
+        for first in (False, True):
+            grads = []
+            for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8" + REBUILT, least_elements=16)):
+                y = (x * scale).requires_grad_()
+                with scope:
+                    z = (y.reshape(-1, 1) @ torch.ones(1, 1)).view(x.shape)
+                    reads = [lambda: 1e-30 * F.silu(z).sum(), lambda: F.layer_norm(widen(z), (128,))]
+                    out = sum(read() for read in (reads[::-1] if first else reads))
+                (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
+                grads.append(y.grad * scale)
+            off = (grads[1] - grads[0]).square().sum(-1).sqrt() / grads[0].square().sum(-1).sqrt()
+            assert off.max() < 5 * BOUND[8], (off.max(), first)

@@ -14,6 +14,7 @@ ROWS, WIDTH = 256, 64
 CODE_BYTES = ROWS * WIDTH // 2 + ROWS * WIDTH // 256 * 4  # 4 bits, and two bf16 a group of 256
 ROW_BYTES = ROWS * WIDTH // 2 + ROWS * 4  # the same a row, where others are rebuilt from it
 ALL, BITS = ROWS * WIDTH * 4, ROWS * WIDTH // 8
+GAMMA = nn.Parameter(torch.ones(WIDTH))
 OF_COLUMNS, OF_ROWS, OF_HEADS = torch.ones(WIDTH), torch.ones(ROWS, 1), torch.ones(ROWS, 2, 1)  # exact
 
 
@@ -117,11 +118,18 @@ def test_what_is_read_exactly_is_exact(function):
     (lambda y: y + -y.roll(1, 0), False), (lambda y: y + y.roll(1, 0) * -1.0, False), (lambda y: torch.stack([y, -y.roll(1, 0)]).sum(0), False),
     (lambda y: torch.addcmul(y, y.roll(1, 0), -torch.ones(ROWS, WIDTH)), False), (lambda y: -y - y.roll(1, 0), False), (lambda y: -y + -y.roll(1, 0), True),
     (lambda y: y - OF_COLUMNS, False), (lambda y: y + OF_COLUMNS, False), (lambda y: OF_COLUMNS - y, False), (lambda y: y + OF_ROWS, True),
-    (lambda y: y * torch.linspace(-1, 1, WIDTH) + torch.cat([-y[:, 32:], y[:, :32]], 1) * 0.5, True),  # rotary positions
+    (lambda y: y + y.roll(1, 0) * torch.tensor(-1.0), False), (lambda y: y + y.roll(1, 0) * torch.full((1, WIDTH), -1.0), False),
+    (lambda y: (torch.stack([y, y.roll(1, 0)]) * torch.tensor([1.0, -1.0]).view(2, 1, 1)).sum(0), False), (lambda y: y + y.roll(1, 0) * GAMMA, True),
+    (lambda y: y + y.roll(1, 0) * torch.sigmoid(y[:, :1]), True), (lambda y: y + -y.roll(1, 0) * torch.sigmoid(y[:, :1]), False),
+    (lambda y: torch.lerp(y.roll(1, 0), y, 2.0), False), (lambda y: torch.lerp(y, y.roll(1, 0), 0.5), True), (lambda y: torch.lerp(y, -y.roll(1, 0), 0.5), False),
+    (lambda y: y.lerp(y.roll(1, 0), torch.full((ROWS, WIDTH), 2.0)), False), (lambda y: y * torch.linspace(-1, 1, WIDTH) + torch.cat([-y[:, 32:], y[:, :32]], 1) * 0.5, False),
+    (lambda y: (torch.cat([y, -y]) + torch.cat([-y.roll(1, 0), y.roll(1, 0)]))[:ROWS], False), (lambda y: torch.cat([y, y]).add(torch.cat([-y.roll(1, 0), y]))[:ROWS], False),
+    (lambda y: F.avg_pool2d(torch.cat([y, -y.roll(1, 0)], 1).view(1, ROWS, 2, WIDTH), (2, 1)).view(ROWS, WIDTH), False),
     # Groups of short maps, which share scales with others, and of long ones.
     (lambda y: F.group_norm(y.view(8, 128, 4, 4), 4).view_as(y), False), (lambda y: F.group_norm(y.view(8, 32, 8, 8), 4).view_as(y), True),
     # Factors of whole rows, and of heads.
-    (lambda y: y * OF_ROWS, True), (lambda y: (y.view(ROWS, 2, -1) * OF_HEADS).flatten(1), False),
+    (lambda y: y * OF_ROWS, True), (lambda y: y * OF_ROWS.expand_as(y), True), (lambda y: y * OF_COLUMNS.expand_as(y), False),
+    (lambda y: (y.view(ROWS, 2, -1) * OF_HEADS).flatten(1), False),
 ])
 def test_what_is_smooth_is_rebuilt_from_rounded_values(function, smooth):
     rows, _, _ = held_by(lambda m, y: (m.last(function(y)) + F.gelu(y)).sum(), REBUILT)
