@@ -163,6 +163,12 @@ Treatment Treatment::by_rows() const {
   return change ? beginning_with(change(first())) : *this;
 }
 
+Treatment Treatment::by_rows(int64_t width) const {
+  const bool apart = content() != Content::kRounded || first().has("along") ||
+                     width % first().integer("group", 256) == 0;
+  return apart ? *this : by_rows();
+}
+
 Treatment Treatment::beginning_with(const Spec& codec) const {
   std::vector<Spec> changed = chain();
   changed[0] = codec;

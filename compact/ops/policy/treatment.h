@@ -67,8 +67,10 @@ class Treatment {
   // The same with codes of which no group has values of two channels, where the policy does not say
   // otherwise.
   Treatment by_channels() const;
-  // The same for rows of a tensor, none of which shares a scale with another one.
+  // The same for rows of a tensor, none of which shares a scale with another one. Of `width` values:
+  // where its groups would, and the policy does not say otherwise.
   Treatment by_rows() const;
+  Treatment by_rows(int64_t width) const;
   // The same with `codec` in place of its first codec, or of the treatment that is not a codec.
   Treatment beginning_with(const Spec& codec) const;
 

@@ -243,7 +243,7 @@ Treatment by_rows(const Treatment& how, const CodeRows& apart) {
   const Spec& codec = how.first();
   if (apart.count() < 2 || how.content() != Content::kRounded || codec.has("along")) return how;
   if (apart.are_channels()) return how.by_channels();
-  return apart.samples == 1 && apart.inner % codec.integer("group", 256) == 0 ? how : how.by_rows();
+  return apart.samples == 1 ? how.by_rows(apart.inner) : how.by_rows();
 }
 
 Holding holding_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,

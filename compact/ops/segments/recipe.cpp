@@ -166,9 +166,10 @@ void Recipe::fit_codecs() {
   for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
     const Step& step = steps[i];
     if (step.reads_input(wanted)) read(step.input, false);
-    if (step.stage && step.stage->reads_channels() && stored(step.input)) {
+    if (step.stage && stored(step.input)) {
       Slot& slot = slots[step.input];
-      slot.treatment = slot.treatment.by_channels();
+      if (step.stage->reads_channels()) slot.treatment = slot.treatment.by_channels();
+      if (step.stage->reads_rows()) slot.treatment = slot.treatment.by_rows(slot.width);
     }
     if (step.stage && step.stage->needs().output) read(i + 1, step.stage->reads_signs());
     check(step.side.treatment.content() != Content::kSigns, step.side, kReadsValues);

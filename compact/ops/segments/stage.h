@@ -123,6 +123,8 @@ class Stage {
   // Whether backward divides what it reads by a scale of each channel (of the second dimension):
   // what rounds it must not measure one channel by another.
   virtual bool reads_channels() const { return false; }
+  // The same of rows of the last dimension, which lie beside each other.
+  virtual bool reads_rows() const { return false; }
   // Whether backward can work from means over windows of its input (windows as wide as strides).
   virtual bool reads_means() const { return false; }
   // Whether backward, where it needs its output, reads only its signs.

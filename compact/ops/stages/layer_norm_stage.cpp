@@ -13,6 +13,7 @@ class LayerNormStage final : public Stage {
   LayerNormStage(double eps, bool for_products) : eps_(eps), for_products_(for_products) {}
 
   Needs needs() const override { return {.input = true}; }
+  bool reads_rows() const override { return true; }
   int parameters() const override { return 2; }
 
   at::Tensor forward(Forward& f) const override {

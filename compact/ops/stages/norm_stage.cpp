@@ -80,6 +80,7 @@ class RmsNormStage final : public Stage {
   RmsNormStage(double eps, double offset) : eps_(eps), offset_(offset) {}
 
   Needs needs() const override { return {.input = true}; }
+  bool reads_rows() const override { return true; }
   int parameters() const override { return 1; }
 
   at::Tensor forward(Forward& f) const override {
