@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Treatments of slots, parsed once; and the table of all treatments other than codecs: of slots,
-// gradients and optimizer moments.
+// gradients, optimizer moments and weights.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace compact {
 
-enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment };
+enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment, kWeight };
 enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kChunk, kCodec };
 
 struct TreatmentInfo {
