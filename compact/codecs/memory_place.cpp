@@ -10,6 +10,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
@@ -41,8 +42,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
     if (address < m->begin || address >= m->end) continue;
     constexpr std::string_view kText =
         "error: a disk failed that holds the optimizer's state or weights (--offload_folder); "
-        "checkpoints are "
-        "as they were\n";
+        "checkpoints are as they were\n";
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
     _exit(1);
   }
@@ -137,6 +137,15 @@ at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOp
     return at::zeros(sizes, options);
   }
   return cpu ? mapped_zeros(sizes, options, folder) : pinned_zeros(sizes, options);
+}
+
+void read_ahead(const at::Tensor& t) {
+  if (!t.is_cpu()) return;
+  constexpr size_t kPiece = 1 << 17;  // one call reads no more
+  auto* const begin = static_cast<char*>(t.data_ptr());
+  for (size_t at = 0; at < t.nbytes(); at += kPiece) {
+    madvise(begin + at, std::min(kPiece, t.nbytes() - at), MADV_WILLNEED);
+  }
 }
 
 }  // namespace compact

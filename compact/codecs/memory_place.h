@@ -25,5 +25,7 @@ bool is_outside(MemoryPlace place, at::Device device);
 // where the folder cannot hold it, or lies in memory itself (tmpfs).
 at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
                     const std::string& folder);
+// Has the system begin to read the file that a tensor of zeros_in() lies in.
+void read_ahead(const at::Tensor& t);
 
 }  // namespace compact

@@ -78,9 +78,13 @@ void PlacedWeights::fetch(int number, bool backward) {
   if (next != next_ || ahead_.empty()) {
     ahead_.clear();
     next_ = next;
-    if (there && device_type_of(group.weights[0]) != at::kCPU) {
-      const Group& following = groups_[static_cast<size_t>(next)];
-      if (following.readers == 0) ahead_ = begin(following);
+    const Group* const following = there ? &groups_[static_cast<size_t>(next)] : nullptr;
+    if (following && following->readers == 0) {
+      if (device_type_of(group.weights[0]) != at::kCPU) {
+        ahead_ = begin(*following);
+      } else {
+        for (const at::Tensor& w : following->weights) read_ahead(w);
+      }
     }
   }
   group.away.reserve(copies.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that lie outside of the device, and are on it for as long as a segment reads them; a GPU
-// gets those of the next segment meanwhile.
+// Weights that lie outside of the device, and are on it for as long as a segment reads them.
+// Meanwhile a GPU gets those of the next segment, and on a CPU the system reads their files.
 #pragma once
 
 #include <ATen/core/Tensor.h>

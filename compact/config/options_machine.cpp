@@ -95,8 +95,8 @@ OptionGroup options_of_memory() {
            .resume = kFree},
           {OPTION(allow,
                   "what --preset auto may give up where nothing exact fits, or where optimizer "
-                  "state may be: on "
-                  "a GPU's host (offload), in files of --offload_folder (disk)"),
+                  "state and then weights may be: on a GPU's host (offload), in files of "
+                  "--offload_folder (disk)"),
            .values = "lossless, quantize, project, offload, disk or A,B", .resume = kFree,
            .beside = {"preset", {"auto"}}},
           {OPTION(policy, "a policy file, which overrides the preset"), .values = "FILE",
