@@ -42,6 +42,9 @@ SAME_BITS = {
     "exact, CUDA graph": (["--preset=exact", SAME], ["--cuda_graph=true"]),
     "exact, CUDA graph, bf16": (["--preset=exact", SAME, BF16], ["--cuda_graph=true"]),
     "exact and recompute, bf16": (["--preset=exact", SAME, BF16], ["--preset=recompute"]),
+    "exact, weights on the host": (["--preset=exact", SAME], ["--set=weight * = offload"]),
+    "exact, weights on the host, bf16": (["--preset=exact", SAME, BF16], ["--set=weight * = offload"]),
+    "exact, moments on the host": (["--preset=exact", SAME], ["--set=moment * = f32+offload"]),
     "exact, resumed": (["--preset=exact", SAME, "--save_steps=3"], []),
     "gact-l3, resumed, bf16": (["--preset=gact-l3", SAME, BF16, "--save_steps=3"], []),
 }

@@ -46,7 +46,7 @@ Rows preset_rows() {
   return rows;
 }
 Rows treatment_rows() {
-  static const char* const kinds[] = {"slot", "grad", "moment"};
+  static const char* const kinds[] = {"slot", "grad", "moment", "weight"};
   Rows rows;
   for (const TreatmentInfo& t : treatments()) {
     const std::string settings = t.settings.empty() ? "" : ":" + t.settings;

@@ -10,6 +10,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
@@ -40,8 +41,8 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   for (const Mapping* m = g_mappings; m; m = m->next) {
     if (address < m->begin || address >= m->end) continue;
     constexpr std::string_view kText =
-        "error: a disk failed that holds the optimizer's state (--offload_folder); checkpoints are "
-        "as they were\n";
+        "error: a disk failed that holds the optimizer's state or weights (--offload_folder); "
+        "checkpoints are as they were\n";
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
     _exit(1);
   }
@@ -77,7 +78,7 @@ at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
   if (const int error = posix_fallocate(file.get(), 0, bytes)) {
     errno = error;
     fail_with_errno(folder, cat("there is no room for ", format_bytes(bytes),
-                                " more of the optimizer's state"));
+                                " more of weights and optimizer state"));
   }
   const auto size = static_cast<size_t>(bytes);
   void* const begin = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -120,19 +121,31 @@ MemoryPlace memory_place(std::string_view word) {
   return MemoryPlace::kDisk;
 }
 
+bool is_outside(MemoryPlace place, at::Device device) {
+  return place == MemoryPlace::kDisk ||
+         (place == MemoryPlace::kHost && device_type_of(device) != at::kCPU);
+}
+
 at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
                     const std::string& folder) {
   const bool cpu = device_type_of(options.device()) == at::kCPU;
   COMPACT_CHECK(cpu || place != MemoryPlace::kDisk,
                 "`disk` is for a CPU; beside a GPU there is `offload`");
-  if (place == MemoryPlace::kDevice || (cpu && place == MemoryPlace::kHost)) {
-    return at::zeros(sizes, options);
-  }
+  if (!is_outside(place, options.device())) return at::zeros(sizes, options);
   if (options.device().is_meta()) {
     const MetaOnHost elsewhere;
     return at::zeros(sizes, options);
   }
   return cpu ? mapped_zeros(sizes, options, folder) : pinned_zeros(sizes, options);
+}
+
+void read_ahead(const at::Tensor& t) {
+  if (!t.is_cpu()) return;
+  constexpr size_t kPiece = 1 << 17;  // one call reads no more
+  auto* const begin = static_cast<char*>(t.data_ptr());
+  for (size_t at = 0; at < t.nbytes(); at += kPiece) {
+    madvise(begin + at, std::min(kPiece, t.nbytes() - at), MADV_WILLNEED);
+  }
 }
 
 }  // namespace compact

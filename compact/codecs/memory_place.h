@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory outside of the device for tensors that live between steps, as an optimizer's state: the
-// host's, or files. Kernels and operations of the device read and write it in place.
+// Memory outside of the device for tensors that live between steps, as weights and an optimizer's
+// state: the host's, or files. Kernels and operations of the device read and write it in place.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +14,8 @@ namespace compact {
 enum class MemoryPlace : uint8_t { kDevice, kHost, kDisk };
 // `offload` or `disk`; empty: the device. Throws InputError on another word.
 MemoryPlace memory_place(std::string_view word);
+// Whether tensors of a device that are in a place are in other memory than the device's.
+bool is_outside(MemoryPlace place, at::Device device);
 
 // Contiguous zeros. On a GPU `offload` is pinned memory that the GPU reads and writes over its bus;
 // on a CPU, where the host is the device, ordinary memory. `disk`, on a CPU alone: an unnamed file
@@ -23,5 +25,7 @@ MemoryPlace memory_place(std::string_view word);
 // where the folder cannot hold it, or lies in memory itself (tmpfs).
 at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
                     const std::string& folder);
+// Has the system begin to read the file that a tensor of zeros_in() lies in.
+void read_ahead(const at::Tensor& t);
 
 }  // namespace compact

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "compact/base/spec.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/codecs/projection.h"
 #include "compact/codecs/weight_home.h"
 
@@ -77,6 +78,7 @@ struct Parameter {
   double lr_scale = 1;         // multiplies the learning rate
   bool release = false;        // updated, and its gradient freed, inside the backward pass
   bool trained = true;         // false: frozen, without gradient, moments and updates
+  MemoryPlace place = MemoryPlace::kDevice;  // of the weight, or of the codes that hold it
   // Where the weight is kept while no segment reads it: each home keeps what the next one holds of
   // it; empty: it is always in memory.
   std::vector<WeightPlace> places = {};

@@ -3,6 +3,8 @@
 
 #include <c10/core/Allocator.h>
 
+#include <utility>
+
 namespace compact {
 namespace {
 
@@ -19,6 +21,12 @@ void allocate_memory(const at::Tensor& t) {
   const auto bytes = static_cast<size_t>(t.nbytes());
   storage_of(t).set_data_ptr_noswap(c10::GetAllocator(t.device().type())->allocate(bytes));
   storage_of(t).set_nbytes(bytes);
+}
+
+void exchange_memory(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_INTERNAL_ASSERT(a.storage().nbytes() == b.storage().nbytes());
+  at::DataPtr of_b = storage_of(b).set_data_ptr(at::DataPtr(nullptr, b.device()));
+  storage_of(b).set_data_ptr_noswap(storage_of(a).set_data_ptr(std::move(of_b)));
 }
 
 at::Tensor part_of_matrix(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t columns) {

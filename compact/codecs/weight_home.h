@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights that are in memory only while a segment reads them: otherwise another process has them
-// (ZeRO's stage 3), or they are held in codes or in another type. Their reader fetches them before
-// and releases them after.
+// (ZeRO's stage 3), or they are held in codes, in another type or in other memory. Their reader
+// fetches them before and releases them after.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,6 +37,9 @@ struct WeightPlace {
 // reads then fault instead of returning stale data. allocate_memory() allocates it, uninitialized.
 void free_memory(const at::Tensor& t);
 void allocate_memory(const at::Tensor& t);
+// Exchanges the memory of two tensors, each of which has all of its storage: all that share a
+// storage see the other's memory from then on.
+void exchange_memory(const at::Tensor& a, const at::Tensor& b);
 // The first columns of some rows of a matrix that may have no memory now.
 at::Tensor part_of_matrix(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t columns);
 

@@ -65,7 +65,7 @@ struct TrainConfig {
   std::string dtype = "float32";
   bool master_weights = false;
   std::string optim_state_dtype;  // empty: float32, or bfloat16 with bfloat16 weights and no master
-  std::string offload_folder;     // of state with `+disk`; empty: output_dir
+  std::string offload_folder;     // of what a policy has on a disk; empty: output_dir
   std::string matmul_precision = "highest";
   int64_t bits_interval = 1000, bits_probes = 8;
   double bits_guard = 1;

@@ -33,8 +33,8 @@ OptionGroup options_of_machine() {
                   "without master, else float32"),
            .choices = {types.begin(), types.end()}, .resume = kKept},
           {OPTION(offload_folder,
-                  "folder for files of optimizer state that a policy holds on a disk (`moment * = "
-                  "f32+disk`); default: --output_dir"),
+                  "folder for files of optimizer state and weights that a policy has on a disk "
+                  "(`moment * = f32+disk`, `weight * = disk`); default: --output_dir"),
            .values = "DIR", .resume = kFree},
           {OPTION(matmul_precision, "highest: true f32 products; high: the fastest path"),
            .choices = {std::begin(kMatmulPrecisions), std::end(kMatmulPrecisions)}, .resume = kKept,
@@ -95,8 +95,8 @@ OptionGroup options_of_memory() {
            .resume = kFree},
           {OPTION(allow,
                   "what --preset auto may give up where nothing exact fits, or where optimizer "
-                  "state may be: on "
-                  "a GPU's host (offload), in files of --offload_folder (disk)"),
+                  "state and then weights may be: on a GPU's host (offload), in files of "
+                  "--offload_folder (disk)"),
            .values = "lossless, quantize, project, offload, disk or A,B", .resume = kFree,
            .beside = {"preset", {"auto"}}},
           {OPTION(policy, "a policy file, which overrides the preset"), .values = "FILE",

@@ -55,6 +55,7 @@ void LanguageModel::finish_parts() {
   slots.push_back({"final.norm", Role::kHead});
   slots.push_back({"loss.logits", Role::kLogits});
   policy().check_patterns(PolicyKind::kSlot, slots);
+  place_weights();
 }
 
 at::Tensor LanguageModel::hidden(const at::Tensor& ids, const at::Tensor& embedding,

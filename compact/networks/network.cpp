@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/codecs/draw.h"
+#include "compact/codecs/placed_weights.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/dropout.h"
@@ -147,6 +148,9 @@ const Parameter* Network::parameter(const std::string& name, const at::Tensor& v
   p.decay = value.dim() > 1;
   p.parts = parts.empty() ? std::vector<int64_t>{value.size(0)} : std::move(parts);
   p.padding = padding;
+  // At once, so that no device need hold all; those outside of blocks once it is known what reads
+  // them, those that will be in codes with these.
+  if (hidden && !options_.nf4) move_out(p);
   return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
 }
 
@@ -185,7 +189,49 @@ void Network::hold_in_codes(const Affine& affine, const std::vector<const char*>
   for (const auto& p : parameters_) {
     if (p.get() != affine.weight) continue;
     nf4_->take(*p, names.size() > 1 ? p->parts : std::vector{p->weight.size(0)});
+    move_out(*p);
   }
+}
+
+std::vector<at::Tensor> Network::move_out(Parameter& p) const {
+  const MemoryPlace place = policy_.weight(p.name);
+  if (!is_outside(place, device())) return {};
+  const std::vector<at::Tensor> all =
+      p.places.empty() ? std::vector{p.weight.detach()} : p.places[0].home->held(p.weight);
+  if (p.place == MemoryPlace::kDevice) {
+    for (const at::Tensor& t : all) move_to(place, t, options_.offload_folder);
+  }
+  p.place = place;
+  return all;
+}
+
+void Network::place_weights() {
+  if (!policy_.has(PolicyKind::kWeight)) return;
+  std::map<const Parameter*, int> readers;
+  for (const auto& part : parts_) {
+    for (const Parameter* p : part->parameters) ++readers[p];
+  }
+  std::vector<NamedRole> all, apart;
+  for (const auto& p : parameters_) all.push_back({p->name});
+  const auto home = std::make_shared<PlacedWeights>();
+  for (const auto& part : parts_) {
+    std::vector<at::Tensor> group;
+    std::vector<Parameter*> read;
+    for (Parameter* p : parameters_of(part->segment)) {
+      if (p->weight.dim() < 2 || readers[p] > 1) continue;
+      apart.push_back({p->name});
+      const std::vector<at::Tensor> moved = move_out(*p);
+      group.insert(group.end(), moved.begin(), moved.end());
+      if (!moved.empty()) read.push_back(p);
+    }
+    if (group.empty()) continue;
+    const int number = home->add(std::move(group));
+    for (Parameter* p : read) p->places.insert(p->places.begin(), {home, number});
+  }
+  policy_.check_patterns(PolicyKind::kWeight, all);
+  policy_.check_patterns(PolicyKind::kWeight, apart,
+                         " that may lie elsewhere: matrices that one segment alone reads, not "
+                         "vectors, embeddings and heads");
 }
 
 std::vector<at::Tensor> Network::held(const at::Tensor& named) const {

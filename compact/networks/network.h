@@ -78,6 +78,7 @@ struct NetworkOptions {
   double label_smoothing = 0;         // of classifiers: part of a target, spread over all classes
   Lora lora = {};                     // with a rank: adapters alone are trained
   std::optional<Nf4Format> nf4 = {};  // how products that may have adapters are held beside these
+  std::string offload_folder = {};    // for files of weights whose place is a disk
 };
 
 class Network {
@@ -209,6 +210,9 @@ class Network {
   // To be called once all parameters are there: treats their gradients as the policy says. Throws
   // InputError where a parameter cannot have its treatment, or a pattern matches none.
   void treat_parameters();
+  // To be called once all parts are there: gives weights that lie elsewhere to the segments that
+  // read them. Throws InputError where a pattern of the policy matches none that can.
+  void place_weights();
   // Adds a product's tensors as PREFIX + NAME + ".weight" and ".bias": each part of a fused product
   // by its own name, or the whole by the one name.
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -228,6 +232,9 @@ class Network {
 
  private:
   uint64_t key_of(const std::string& name) const;
+  // Where the policy has the weight outside of the device, moves it, or its codes, there, and
+  // returns what was moved.
+  std::vector<at::Tensor> move_out(Parameter& p) const;
 
   Policy policy_;
   NetworkOptions options_;

@@ -13,11 +13,17 @@
 namespace compact {
 namespace {
 
+// Whether the weight is with its owner alone, from whom its readers fetch it.
+bool is_sharded(const ParameterState& s, const OptimizerOptions& options) {
+  return options.zero > 2 && !s.parameter->places.empty();
+}
+
 // The parts of a projected update that are sent; empty: the new weight is sent.
 std::vector<FoldPart> sent_parts(const ParameterState& s, const StepContext& context) {
   // In these cases only the owner folds the update into the weight.
-  if (!s.parameter->carrier || has_master(s, context.options) || !s.parameter->places.empty())
+  if (!s.parameter->carrier || has_master(s, context.options) || is_sharded(s, context.options)) {
     return {};
+  }
   return s.kind->folds(s, context);
 }
 
@@ -74,7 +80,7 @@ void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_sc
         update(s, context);
         context.updates = nullptr;
       }
-      if (!s.parameter->places.empty()) {  // its readers fetch it
+      if (is_sharded(s, options_)) {
         if (!s.is_own()) s.weight.unsafeGetTensorImpl()->bump_version();
         redraw_where_due(s);
         continue;

@@ -57,12 +57,6 @@ int64_t owned_bytes(const ParameterState& s, const OptimizerOptions& options) {
          (has_master(s, options) ? 4 * s.weight.numel() : 0);
 }
 
-// Whether moments and master are in other memory than the device's.
-bool is_outside(const ParameterState& s) {
-  return s.place == MemoryPlace::kDisk ||
-         (s.place == MemoryPlace::kHost && device_type_of(s.weight) != at::kCPU);
-}
-
 void make_state(ParameterState& s, const OptimizerOptions& options) {
   const OptimizerInfo::State held = s.kind->state(options);
   const MomentKind kind = kind_of_moments(s, options);
@@ -123,7 +117,8 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     check_parameter(*p);
     COMPACT_CHECK(p->trained, "[optimizer] `", p->name,
                   "` is frozen: optimizers get trained parameters alone");
-    COMPACT_CHECK(p->places.empty(), "[optimizer] the weight of `", p->name,
+    COMPACT_CHECK(p->places.empty() || p->place != MemoryPlace::kDevice,
+                  "[optimizer] the weight of `", p->name,
                   "` is with the ranks of an optimizer before this one: gather_weights() before "
                   "that goes");
     COMPACT_CHECK(names.insert(p->name).second, "[optimizer] two parameters are named `", p->name,
@@ -273,7 +268,7 @@ void Optimizer::release(size_t index) {
 std::map<std::string, int64_t> Optimizer::bytes() const {
   std::map<std::string, int64_t> result;
   for (const ParameterState& s : states_) {
-    const bool outside = is_outside(s);
+    const bool outside = is_outside(s.place, s.weight.device());
     const auto add = [&](const char* kind, const auto& t) {
       if (t.defined()) result[outside ? "outside" : kind] += static_cast<int64_t>(t.nbytes());
     };

@@ -16,7 +16,18 @@
 namespace compact {
 
 void Optimizer::shard_weights(const std::vector<std::vector<Parameter*>>& segments) {
-  if (!reduction_ || options_.zero < 3 || shards_) return;
+  if (!reduction_) return;
+  for (const auto& read : segments) {
+    for (const Parameter* p : read) {
+      const at::Device device = p->weight.device();
+      COMPACT_CHECK(!is_outside(p->place, device) ||
+                        (options_.zero < 3 && device_type_of(device) == at::kCPU),
+                    "weight `", p->name,
+                    "`: weights that lie elsewhere are for one process, or for several on CPUs "
+                    "below --zero 3");
+    }
+  }
+  if (options_.zero < 3 || shards_) return;
   std::map<const Parameter*, int> readers;
   for (const auto& read : segments) {
     for (const Parameter* p : read) ++readers[p];

@@ -199,13 +199,16 @@ void count_arguments(std::string_view name, const Arguments& a, Running& r) {
   const auto is_written = [&](size_t i) {
     return arguments[i].alias_info() && arguments[i].alias_info()->isWrite();
   };
-  double read = 0, written = 0, unchanged = 0;
+  double read = 0, written = 0, unchanged = 0, host = 0;
   for (size_t i = 0; i < a.values.size() && i < arguments.size(); ++i) {
     const double bytes = bytes_of(a.values[i]);
-    each_tensor(a.values[i], [&](const at::Tensor& t) { r.operation.host |= lies_on_host(t); });
+    const bool changes = is_written(i) && !only_write && !arguments[i].kwarg_only();
+    each_tensor(a.values[i], [&](const at::Tensor& t) {
+      if (lies_on_host(t)) host += (changes ? 2 : 1) * bytes_of(t);
+    });
     if (is_written(i)) {
       written += bytes;
-      if (!only_write && !arguments[i].kwarg_only()) read += bytes;
+      if (changes) read += bytes;
     } else {
       read += bytes;
       unchanged += bytes;
@@ -219,7 +222,8 @@ void count_arguments(std::string_view name, const Arguments& a, Running& r) {
     written = changed;
   }
   if (is_one_of(name, kReadTwice)) read *= 2;
-  r.operation.bytes = read + written;
+  r.operation.host = host > 0;
+  r.operation.bytes = r.operation.host ? host : read + written;
   r.writes = written > 0;
 }
 
@@ -283,7 +287,7 @@ void leave(const at::RecordFunction& f, at::ObserverContext* context) {
       r.operation.products += r.each_output * elements(value.toTensor());
     }
   }
-  r.operation.bytes += r.selects ? 2 * fresh : fresh;
+  if (!r.operation.host) r.operation.bytes += r.selects ? 2 * fresh : fresh;
   // Checks that look at shapes alone return no tensor and write none.
   const bool writes = fresh > 0 || r.writes;
   if (writes) add(std::move(r.operation));

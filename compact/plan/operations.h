@@ -24,7 +24,7 @@ struct Operation {
   // Read and written at least: every operand once, of a selection what is selected; of norms that
   // read their operands twice, twice. Tensors that do not live on the meta device are left out.
   double bytes = 0;
-  bool host = false;     // `bytes` go between the device and the host
+  bool host = false;     // `bytes` are those that go between the device and the host
   int64_t launches = 1;  // on CUDA, about
 };
 

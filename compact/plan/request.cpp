@@ -60,10 +60,15 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   plan.dealt = optimizer.dealt_bytes();
   if (operations) {
     *operations = recorded->take();
-    if (cuda && plan.memory.outside > 0) {
+    // Weights' copies for passes are among the operations.
+    int64_t updated = plan.memory.outside;
+    for (const Parameter* p : model->trained()) {
+      if (p->place != MemoryPlace::kDevice) updated += p->weight_bytes();
+    }
+    if (cuda && updated > 0) {
       operations->push_back({.name = "state on the host, read and written",
                              .moment = {Phase::kOptimizer},
-                             .bytes = 2.0 * static_cast<double>(plan.memory.outside),
+                             .bytes = 2.0 * static_cast<double>(updated),
                              .host = true,
                              .launches = 0});
     }

@@ -20,7 +20,8 @@ BudgetSearch::BudgetSearch(std::unique_ptr<StepSource> source, Allowed allowed, 
       allowed_(allowed),
       speed_(std::move(speed)),
       groups_(source_->groups(Policy::parse("slot * = keep\n", "auto"))),
-      variants_(groups_, source_->step, source_->moments, allowed, source_->chunks) {
+      variants_(groups_, source_->step, source_->moments, allowed, source_->chunks,
+                source_->places_weights) {
   COMPACT_CHECK(!groups_.segments().empty(), "[plan] the network has no segments to choose for");
   COMPACT_CHECK(speed_.segments.size() == groups_.samples().size(), "[plan] speeds of ",
                 speed_.segments.size(), " kinds of segments, the network has ",

@@ -181,7 +181,9 @@ double step_seconds(const SegmentGroups& groups, const StepShape& step, const Sp
   for (const SegmentInfo& s : groups.segments()) {
     for (const double seconds : speed.segments[s.group]) forward += seconds;
   }
-  const auto bytes = static_cast<double>(2 * m.weights + m.gradients + 2 * m.optimizer);
+  const auto bytes = static_cast<double>(2 * (m.weights + m.weights_outside) + m.gradients +
+                                         2 * (m.optimizer + m.outside) +
+                                         4 * step.accumulation * m.weights_outside);  // copies
   return 3 * forward * static_cast<double>(step.accumulation) + bytes / speed.bytes_per_second;
 }
 

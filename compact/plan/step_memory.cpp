@@ -55,7 +55,7 @@ StepMemory StepRecorder::finish(const PassReport& report) {
   const MemoryTimeline timeline = timeline_of(trace_);
   StepMemory m;
   for (const Parameter* p : model_.parameters()) {
-    m.weights += p->weight_bytes();
+    (is_outside(p->place, model_.device()) ? m.weights_outside : m.weights) += p->weight_bytes();
   }
   for (const auto& [kind, bytes] : optimizer_.bytes()) {
     (kind == "outside"                           ? m.outside

@@ -27,12 +27,13 @@ struct StepShape {
 // gradients, saved tensors and workspace are on top of them.
 struct StepMemory {
   int64_t weights = 0;
-  int64_t optimizer = 0;       // moments and master weights
-  int64_t outside = 0;         // of these on a GPU's host or on a disk, in no other figure but host
-  int64_t projections = 0;     // carriers, signs and indices
-  int64_t other = 0;           // what else lives, as rotary tables
-  int64_t matrix_library = 0;  // CUDA: workspaces of cuBLAS, which every thread has its own of
-  int64_t gradients = 0;       // of all parameters, as they are summed
+  int64_t optimizer = 0;  // moments and master weights
+  int64_t outside = 0;    // of these on a GPU's host or on a disk, in no other figure but host
+  int64_t weights_outside = 0;  // the same of weights
+  int64_t projections = 0;      // carriers, signs and indices
+  int64_t other = 0;            // what else lives, as rotary tables
+  int64_t matrix_library = 0;   // CUDA: workspaces of cuBLAS, which every thread has its own of
+  int64_t gradients = 0;        // of all parameters, as they are summed
   std::vector<SlotBytes> slots;
   int64_t saved = 0;  // sum of the slots as stored
   HostBytes host;     // offloaded from a GPU at the most: of `saved`, and `outside`

@@ -9,6 +9,10 @@ NetworkSteps::NetworkSteps(Step step) : step_(std::move(step)) {
   const auto& moment = request.optimizer.moment;
   moments = moment ? moment(Parameter{}) : "f32";
   device = request.device;
+  // As Optimizer::shard_weights() has it.
+  const auto& group = request.optimizer.group;
+  places_weights =
+      !group || group->size() == 1 || (request.optimizer.zero < 3 && request.device == c10::kCPU);
 }
 
 StepPlan NetworkSteps::plan(const Policy& policy, std::vector<Operation>* operations) {

@@ -23,6 +23,7 @@ class StepSource {
 
   StepShape step;
   std::string moments;          // how all are held where no policy says it; empty: no policy can
+  bool places_weights = false;  // whether policies say where weights lie
   std::vector<int64_t> chunks;  // tokens of the loss at a time that are tried beside the usual
   c10::DeviceType device = c10::kCPU;
 };

@@ -23,6 +23,11 @@ constexpr std::pair<const char*, bool Allowed::*> kAllowed[] = {{"quantize", &Al
                                                                 {"offload", &Allowed::offload},
                                                                 {"disk", &Allowed::disk}};
 
+bool any_matrix(const SegmentGroups& groups) {
+  return std::ranges::any_of(groups.segments(),
+                             [](const SegmentInfo& s) { return !s.matrices.empty(); });
+}
+
 bool projectable_segment(const SegmentInfo& s) {
   return std::ranges::any_of(s.matrices, &SegmentMatrix::projectable);
 }
@@ -52,7 +57,7 @@ std::string Allowed::str() const {
 }
 
 Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
-                   Allowed allowed, std::vector<int64_t> chunks)
+                   Allowed allowed, std::vector<int64_t> chunks, bool weights)
     : groups_(groups), step_(step), levels_({{}}), chunks_({0}) {
   if (const at::Tensor& w = groups.head(); w.defined()) {
     const int64_t usual =
@@ -82,26 +87,36 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
   COMPACT_CHECK(!allowed.disk || cpu, "--allow disk is for a CPU: --allow offload");
   const bool outside = (allowed.offload || allowed.disk) && !moments.empty() &&
                        moment_kind(moments).place == MemoryPlace::kDevice;
+  if (allowed.offload || allowed.disk) place_ = allowed.disk ? "disk" : "offload";
   if (outside) {
-    outside_ = moments + (allowed.disk ? "+disk" : "+offload");
+    outside_ = cat(moments, "+", place_);
     levels_.push_back({.outside = true});
+  }
+  if (!place_.empty() && weights && any_matrix(groups)) {
+    levels_.push_back({.outside = outside, .weights = true});
   }
   if (allowed.quantize) {
     const bool on_device = !outside && moment_kind(moments).place == MemoryPlace::kDevice;
-    if (on_device && moments == "f32") levels_.push_back({.moments = "bf16"});
-    if (on_device && !moments.empty() && moments != "f8") levels_.push_back({.moments = "f8"});
-    levels_.push_back(
-        {.moments = levels_.back().moments, .outside = levels_.back().outside, .round = true});
+    const auto in = [&](const char* type) {
+      levels_.push_back(levels_.back());
+      levels_.back().moments = type;
+    };
+    if (on_device && moments == "f32") in("bf16");
+    if (on_device && !moments.empty() && moments != "f8") in("f8");
+    levels_.push_back(levels_.back());
+    levels_.back().round = true;
   }
   if (allowed.project) {
     COMPACT_CHECK(!projectable_.empty(),
                   "--allow project: this network has no matrices whose gradients can be projected");
     const Variant last = levels_.back();
     for (const double rank : kRanks) {
-      levels_.push_back(
-          {.moments = last.moments, .outside = last.outside, .round = last.round, .rank = rank});
+      levels_.push_back(last);
+      levels_.back().rank = rank;
       // Unpacking f8 takes memory, too, which small moments may not save.
-      if (allowed.quantize) levels_.push_back({.outside = last.outside, .rank = rank});
+      if (allowed.quantize) {
+        levels_.push_back({.outside = last.outside, .weights = last.weights, .rank = rank});
+      }
     }
   }
 }
@@ -127,6 +142,7 @@ std::string Variants::lines(const Variant& v) const {
   if (v.chunk > 0) text += cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
   const std::string& moments = v.outside ? outside_ : v.moments;
   if (!moments.empty()) text += cat("moment * = ", moments, "\n");
+  if (v.weights) text += cat("weight * = ", place_, "\n");
   // Updating inside the backward pass costs nothing and loses nothing where it may be done.
   if (step_.may_release()) text += "grad * = full:release=true\n";
   if (v.projected == 0) return text;

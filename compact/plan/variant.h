@@ -11,10 +11,10 @@
 
 namespace compact {
 
-// Allowed, in this order: nothing; moments outside of the device, on the host or a disk;
-// losses: the precision of moments where these are on the device, and then of what segments keep
-// (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a random
-// projection, with what was given up before or, where that takes less, without.
+// Allowed, in this order: nothing; moments outside of the device, on the host or a disk, then
+// weights, too; losses: the precision of moments where these are on the device, and then of what
+// segments keep (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a
+// random projection, with what was given up before or, where that takes less, without.
 struct Allowed {
   bool quantize = false, project = false, offload = false, disk = false;
   // "lossless", or some of the four joined by commas. Throws InputError on another.
@@ -30,6 +30,7 @@ struct Allowed {
 struct Variant {
   std::string moments;    // type of all moments; empty: as asked for
   bool outside = false;   // moments are where Allowed says
+  bool weights = false;   // weights are
   bool round = false;     // what segments keep may be held in fewer bits
   double rank = 0;        // of projected gradients; 0: none
   int64_t projected = 0;  // segments that have such, the last ones: their gradients come first
@@ -42,9 +43,9 @@ class Variants {
   // Throws InputError where gradients may be projected and none can be, and where a place of
   // moments is not for the device.
   // `moments`: how all are held where no policy says it; empty: no policy can. `chunks`: tokens of
-  // the loss at a time that are tried beside the usual.
+  // the loss at a time that are tried beside the usual. `weights`: whether they may lie elsewhere.
   Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
-           Allowed allowed, std::vector<int64_t> chunks = {});
+           Allowed allowed, std::vector<int64_t> chunks = {}, bool weights = true);
 
   static bool any_projectable(const SegmentGroups& groups);
 
@@ -70,7 +71,8 @@ class Variants {
  private:
   const SegmentGroups& groups_;
   StepShape step_;
-  std::string outside_;  // moments that are asked for, with the place that is allowed
+  std::string place_;    // that is allowed; or empty
+  std::string outside_;  // moments that are asked for, with that place
   std::vector<Variant> levels_;
   std::vector<int64_t> chunks_;
   std::vector<size_t> projectable_;

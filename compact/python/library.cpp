@@ -40,8 +40,7 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-// A policy by a preset's name, the path of a file, or its lines.
-Policy policy_of(const std::string& given) {
+Policy read_policy(const std::string& given) {
   const std::vector<std::string> presets = names_of(embedded_presets());
   if (std::ranges::find(presets, given) != presets.end()) return Policy::preset(given);
   const bool lines = given.find('\n') != given.npos;
@@ -54,6 +53,14 @@ Policy policy_of(const std::string& given) {
   const bool path = given.find('/') != given.npos || given.ends_with(".policy");
   if (!path) fail("no preset `", given, "`", suggestion(given, preset_names()));
   return Policy::from_file(given);
+}
+
+// A policy by a preset's name, the path of a file, or its lines.
+Policy policy_of(const std::string& given) {
+  Policy policy = read_policy(given);
+  COMPACT_CHECK(!policy.has(PolicyKind::kWeight),
+                "lines of a policy that begin with `weight` are for the program");
+  return policy;
 }
 
 std::string policy_text(const std::string& given) { return policy_of(given).str(); }

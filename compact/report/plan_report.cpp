@@ -38,8 +38,10 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   const StepMemory& m = plan.memory;
   std::string out = "\n" + slot_table(m.slots) + "\n";
   for (const Row& r : kFixed) out += row(r.name, m.*r.bytes, r.note);
-  if (m.outside > 0) {
-    out += row("optimizer, outside", m.outside,
+  for (const auto& [name, bytes] : {std::pair("weights, outside", m.weights_outside),
+                                    std::pair("optimizer, outside", m.outside)}) {
+    if (bytes == 0) continue;
+    out += row(name, bytes,
                device == c10::kCUDA ? "in the host's memory" : "in files of --offload_folder");
   }
   if (m.matrix_library > 0) {
@@ -103,6 +105,7 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
   nlohmann::ordered_json j;
   j["parameters"] = plan.parameters;
   j["weights_bytes"] = m.weights;
+  j["weights_outside_bytes"] = m.weights_outside;
   j["gradients_bytes"] = m.gradients;
   j["optimizer_bytes"] = m.optimizer;
   j["optimizer_outside_bytes"] = m.outside;

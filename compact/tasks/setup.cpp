@@ -130,6 +130,10 @@ int64_t evaluation_interval(const TrainConfig& c, int64_t ranks, int64_t samples
                            : c.eval_steps;
 }
 
+std::string offload_folder_of(const TrainConfig& c) {
+  return c.offload_folder.empty() ? c.output_dir : c.offload_folder;
+}
+
 OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
                                    std::shared_ptr<Group> group) {
   std::string state = c.optim_state_dtype;
@@ -161,7 +165,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
     const std::string moment = policy.moment(p.name);
     return moment.empty() ? state : moment;
   };
-  options.offload_folder = c.offload_folder.empty() ? c.output_dir : c.offload_folder;
+  options.offload_folder = offload_folder_of(c);
   return options;
 }
 

@@ -64,6 +64,9 @@ uint64_t key_of(const TrainConfig& config, RandomUse use);
 // same.
 uint64_t noise_key(const TrainConfig& config, int64_t step, int64_t micro);
 
+// The folder for files of weights and optimizer state that a policy has on a disk.
+std::string offload_folder_of(const TrainConfig& config);
+
 // `group`: the ranks that train it, or null.
 OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy,
                                    std::shared_ptr<Group> group);

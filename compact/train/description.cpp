@@ -67,6 +67,11 @@ std::vector<std::string> description(const Described& run) {
   const AttentionShape& shape = run.task.attention;
   const bool text = shape.head_dim > 0 && run.task.units > 1;
   const std::string attention = attention_of(shape, device, dtype_of(c.dtype), c.block_size);
+  const auto elsewhere = [&](const char* what, int64_t bytes) {
+    return bytes == 0 ? ""
+                      : cat(", ", what, device.is_cpu() ? " on a disk " : " on the host ",
+                            format_bytes(bytes));
+  };
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
           format_count(run.network.parameter_count()), " parameters", trained_of(run.network), ", ",
@@ -83,10 +88,7 @@ std::vector<std::string> description(const Described& run) {
           c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes),
-          run.state_elsewhere == 0
-              ? ""
-              : cat(", state ", device.is_cpu() ? "on a disk " : "on the host ",
-                    format_bytes(run.state_elsewhere))),
+          elsewhere("weights", run.weights_elsewhere), elsewhere("state", run.state_elsewhere)),
   };
 }
 

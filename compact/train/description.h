@@ -18,9 +18,9 @@ struct Described {
   const Task& task;
   const Network& network;
   int64_t steps = 0;
-  const std::string& products;  // what products_text() said
-  int64_t static_bytes = 0;     // weights and optimizer state
-  int64_t state_elsewhere = 0;  // bytes of state on a GPU's host or on a disk
+  const std::string& products;                         // what products_text() said
+  int64_t static_bytes = 0;                            // weights and optimizer state
+  int64_t weights_elsewhere = 0, state_elsewhere = 0;  // bytes on a GPU's host or on a disk
 };
 
 // How products of this run are computed on `device`: `matmul_path` (of f32), and what products in

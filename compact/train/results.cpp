@@ -123,6 +123,9 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;
   }
   results["memory/weights_bytes"] = weights;
+  if (figures.weights_outside_bytes > 0) {
+    results["memory/weights_outside_bytes"] = figures.weights_outside_bytes;
+  }
   results["memory/optimizer_bytes"] = moments;
   results["preset"] = config.preset;
   results["matmul_path"] = state.matmul_path;

@@ -24,6 +24,7 @@ struct RunFigures {
   int64_t highest_peak_bytes = 0;  // over all updates
   int64_t planned_peak_bytes = 0;
   int64_t weights_bytes = 0;            // of this rank while it trains
+  int64_t weights_outside_bytes = 0;    // the same on a GPU's host or on a disk
   std::vector<std::string> rank_peaks;  // of several ranks: "measured planned", by rank
   int64_t held_bytes = 0, saved_bytes = 0, reserved_bytes = 0;  // of the latest update
   GroupTraffic traffic;                                         // of all updates, with other ranks

@@ -48,7 +48,9 @@ class RunPlan {
   void explain(Console& console);
   // The highest planned peak of the policies that were in force.
   int64_t peak_bytes() const { return highest_peak_; }
-  int64_t state_elsewhere() const { return plan_.memory.outside; }  // bytes, of the optimizer
+  // Bytes on a GPU's host or on a disk, of weights and of the optimizer's state.
+  int64_t weights_elsewhere() const { return plan_.memory.weights_outside; }
+  int64_t state_elsewhere() const { return plan_.memory.outside; }
   // Plans with these bits from here on; `first`: no step was made without them.
   void take(const std::string& bits, bool first);
   // Every slot with its treatment and bytes.

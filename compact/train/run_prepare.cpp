@@ -196,7 +196,7 @@ void Run::resume(const std::string& checkpoint) {
 void Run::describe() {
   for (const std::string& line :
        description({c_, group_.size(), task_, *model_, total_steps_, products_, static_bytes_,
-                    plan_->state_elsewhere()})) {
+                    plan_->weights_elsewhere(), plan_->state_elsewhere()})) {
     console_.line(line);
   }
   console_.line(saved_line(plan_->slots()));

@@ -40,7 +40,8 @@ bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoi
 }
 
 // Whether two policies hold every slot, gradient and moment of the task's network alike, by
-// whichever patterns; settings are compared as they are written, places of moments not at all.
+// whichever patterns; settings are compared as they are written, places of moments and weights not
+// at all.
 bool same_treatments(const TrainConfig& c, const Task& task, const Policy& a, const Policy& b) {
   const std::unique_ptr<Network> network = task.network(c, a, at::kMeta);
   const auto type_of = [&](const Policy& policy, const Parameter& p) {

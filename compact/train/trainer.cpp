@@ -56,7 +56,10 @@ void Run::save(const char* why) {
 
 // The others wait, so that none ends before the model is written.
 void Run::finish() {
-  for (const Parameter* p : model_->parameters()) figures_.weights_bytes += p->weight_bytes();
+  for (const Parameter* p : model_->parameters()) {
+    (is_outside(p->place, device_) ? figures_.weights_outside_bytes : figures_.weights_bytes) +=
+        p->weight_bytes();
+  }
   if (group_.size() > 1) {
     figures_.rank_peaks = group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
   }

@@ -64,8 +64,13 @@ TEST(Policy, WritesWhatItReads) {
     EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
     EXPECT_FALSE(p.summary().empty()) << preset.name;
   }
-  const std::string text = "slot a.* = keep\ngrad b = project:rank=3,type=srht\nmoment * = f32\n";
-  EXPECT_EQ(Policy::parse(text, "file").str(), text);
+  const std::string text =
+      "slot a.* = keep\ngrad b = project:rank=3,type=srht\nmoment * = f32\nweight * = disk\n"
+      "weight b = keep\n";
+  const Policy p = Policy::parse(text, "file");
+  EXPECT_EQ(p.str(), text);
+  EXPECT_EQ(p.weight("a"), MemoryPlace::kDisk);
+  EXPECT_EQ(p.weight("b"), MemoryPlace::kDevice);
 }
 
 TEST(Policy, MalformedLines) {
@@ -84,6 +89,7 @@ TEST(Policy, UnknownTreatments) {
               AllOf(HasSubstr("`recomptue`"), HasSubstr("did you mean `recompute`")));
   EXPECT_THAT(parse_error("grad a = keep"), HasSubstr("no treatment `keep`"));
   EXPECT_THAT(parse_error("moment a = f16"), HasSubstr("no treatment `f16`"));
+  EXPECT_THAT(parse_error("weight a = f32"), HasSubstr("no treatment `f32`"));
   EXPECT_THAT(parse_error("slot a = keep:bits=4"), HasSubstr("bits"));
   EXPECT_THAT(parse_error("grad a = project:rnak=4"), HasSubstr("did you mean `rank`"));
   EXPECT_THAT(parse_error("grad a = project:type=shrt"), HasSubstr("did you mean `srht`"));

@@ -98,6 +98,7 @@ TEST(StatePlaces, RefusesOtherWordsAndFolders) {
 
 // The file of a mapping, which has no name, cut short: what is read then is not there.
 TEST(StatePlacesDeathTest, ADiskThatFailsSaysSo) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";  // a fork has no mapping
   const at::Tensor t = zeros_in(MemoryPlace::kDisk, {1 << 20}, at::TensorOptions(), kFolder);
   std::ifstream maps("/proc/self/maps");
   std::string line, range;

@@ -234,7 +234,10 @@ TEST_F(Operations, OffloadedBytesGoToTheHostAndBack) {
   const Tensor x = halves({4, 256});
   const auto all = recorded([&] { codec->encode(x, 1).restore(); });
   ASSERT_EQ(all.size(), 2u);
-  for (const Operation& o : all) EXPECT_TRUE(o.host) << o.name;
+  for (const Operation& o : all) {
+    EXPECT_TRUE(o.host) << o.name;
+    EXPECT_EQ(o.bytes, 2 * 4 * 256);  // each crosses the bus once
+  }
   EXPECT_FALSE(recorded([&] { x.clone(); })[0].host);
 }
 

@@ -45,22 +45,24 @@ struct PlanRequest {
 };
 
 inline StepRequest step_request(const PlanRequest& r) {
-  return {
-      .network =
-          [r](at::Device device) {
-            return std::make_unique<Llama>(
-                r.shape, r.policy,
-                NetworkOptions{.device = device, .dtype = r.dtype, .max_length = r.step.length});
-          },
-      .micro_batch =
-          [r](at::Device device, int64_t i) {
-            const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
-            const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
-            return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
-          },
-      .optimizer = r.optimizer(r.policy),
-      .step = {.accumulation = r.step.accumulation, .clip = r.step.clip},
-      .device = r.device};
+  return {.network =
+              [r](at::Device device) {
+                return std::make_unique<Llama>(
+                    r.shape, r.policy,
+                    NetworkOptions{.device = device,
+                                   .dtype = r.dtype,
+                                   .max_length = r.step.length,
+                                   .offload_folder = "."});  // the tests' own, on a disk
+              },
+          .micro_batch =
+              [r](at::Device device, int64_t i) {
+                const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
+                const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
+                return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
+              },
+          .optimizer = r.optimizer(r.policy),
+          .step = {.accumulation = r.step.accumulation, .clip = r.step.clip},
+          .device = r.device};
 }
 inline StepPlan plan_step(const PlanRequest& request) { return plan_step(step_request(request)); }
 

@@ -100,7 +100,8 @@ TEST(StatePlaces, PlansEqualARealStep) {
   }
 }
 
-// Where nothing exact fits with moments in memory, they go before anything is lost.
+// Where nothing exact fits with moments in memory, they go before anything is lost, and then the
+// weights.
 TEST(StatePlaces, ABudgetMovesThemBeforeItLosesAnything) {
   const PlanRequest r = small_request("off", at::kFloat, {.batch = 4, .length = 32}, small_shape());
   const Speed speed = stated_speed(r, 1e11, 1e10);
@@ -113,13 +114,33 @@ TEST(StatePlaces, ABudgetMovesThemBeforeItLosesAnything) {
   PlanRequest real = r;
   real.policy = moved.policy;
   EXPECT_LE(run_for_real(real).peak, exact - 1);
+  EXPECT_EQ(moved.policy.weight("layers.0.attn.qkv"), MemoryPlace::kDevice);
   const int64_t least = planner_of(r, {.disk = true}, speed).least_peak();
+  const Chosen all = search.choose(least);
+  real.policy = all.policy;
+  EXPECT_EQ(all.policy.moment("any"), "f32+disk");
+  EXPECT_EQ(all.policy.weight("layers.0.attn.qkv"), MemoryPlace::kDisk);
+  EXPECT_TRUE(all.lossless);
+  EXPECT_LE(run_for_real(real).peak, least);
   const Chosen rounded = search.choose(least - 1);
   EXPECT_EQ(rounded.policy.moment("any"), "f32+disk");
+  EXPECT_EQ(rounded.policy.weight("layers.0.attn.qkv"), MemoryPlace::kDisk);
   EXPECT_FALSE(rounded.lossless);
   EXPECT_THAT([&] { planner_of(r, {.offload = true}, speed); },
               ThrowsMessage<InputError>(HasSubstr("--allow disk")));
   EXPECT_EQ(Allowed::parse("disk,quantize").str(), "quantize,disk");
+  // Neither the weights of ranks that have a part of them each.
+  BudgetSearch dealt = planner_of(
+      [&](const Policy& p) {
+        StepRequest step = step_request(with_policy(r, p));
+        step.optimizer.group = planned_group(0, 2);
+        step.optimizer.zero = 3;
+        return step;
+      },
+      {.disk = true}, speed);
+  const Chosen of_ranks = dealt.choose(dealt.least_peak());
+  EXPECT_EQ(of_ranks.policy.moment("any"), "f32+disk");
+  EXPECT_EQ(of_ranks.policy.weight("layers.0.attn.qkv"), MemoryPlace::kDevice);
 }
 
 }  // namespace

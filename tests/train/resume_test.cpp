@@ -87,6 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
              {{"preset", "compact"}, {"update_proj_gap", "4"}, {"optim_state_dtype", "float8"}}},
         Case{"moments_on_disk",
              {{"preset", "compact"}, {"update_proj_gap", "4"}, {"set", "moment * = f32+disk"}}},
+        Case{"weights_on_disk",
+             {{"preset", "compact"}, {"update_proj_gap", "4"}, {"set", "weight * = disk"}}},
         Case{"bf16_master",
              {{"preset", "exact"}, {"dtype", "bfloat16"}, {"master_weights", "true"}}}),
     [](const auto& info) { return info.param.name; });
@@ -125,7 +127,7 @@ TEST(AdaptiveBits, ProbesLeaveNoTrace) {
   EXPECT_TRUE(models[0] == models[1]);
 }
 
-// State may move between runs: its bits do not change. Its type may not.
+// State and weights may move between runs: their bits do not change. Types may not.
 TEST(ResumeChecks, StateMayLieElsewhere) {
   const TemporaryFolder folder;
   std::string models[2];
@@ -139,9 +141,14 @@ TEST(ResumeChecks, StateMayLieElsewhere) {
       c.resume_from_checkpoint = c.output_dir + "/checkpoint-3";
       set_option(c, "set", {"moment * = bf16+disk"}, "set");
       EXPECT_THAT(error_of([&] { train(c, console); }), ::testing::HasSubstr("policy differ"));
-      c.set = {"moment * = f32+disk"};
+      c.set = {"moment * = f32+disk", "weight * = disk"};
       ASSERT_EQ(train(c, console), kExitOk) << console.str();
-      EXPECT_NE(console.str().find(", state on a disk "), std::string::npos) << console.str();
+      EXPECT_THAT(console.str(), ::testing::HasSubstr(", weights on a disk "));
+      EXPECT_THAT(console.str(), ::testing::HasSubstr(", state on a disk "));
+      const auto results = nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
+      EXPECT_GT(results["memory/weights_outside_bytes"], 0);
+      c.set.clear();  // and back
+      ASSERT_EQ(train(c, console), kExitOk) << console.str();
     }
     models[moves] = slurp(c.output_dir + "/model.safetensors");
   }

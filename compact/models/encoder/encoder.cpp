@@ -48,6 +48,7 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const Networ
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});
   last.segment.finish();
+  place_weights();
 }
 
 const Parameter* Encoder::table(const std::string& name, int64_t rows) {

@@ -72,6 +72,7 @@ GraphNetwork::GraphNetwork(const GraphNetConfig& c, const Policy& policy,
     head_bias_ = parameter("classifier.bias", at::zeros({c.classes}, tensor_options()));
   }
   finish();
+  place_weights();
 }
 
 at::Tensor GraphNetwork::attention(const Layer& l, const at::Tensor& x,

@@ -153,6 +153,7 @@ void Resnet::build_segments(const Policy& policy) {
   average.add(relu_stage(), {}, slot_of(policy, "average.input", Role::kSigns));
   average.add(average_stage());
   average.segment.finish();
+  place_weights();
 }
 
 at::Tensor Resnet::begin(const at::Tensor& images) const {

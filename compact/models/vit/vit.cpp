@@ -59,6 +59,7 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});
   last.segment.finish();
+  place_weights();
 }
 
 at::Tensor Vit::cut(const at::Tensor& images) const {

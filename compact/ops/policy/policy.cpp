@@ -13,7 +13,7 @@
 namespace compact {
 namespace {
 
-constexpr std::array<const char*, 3> kKinds = {"slot", "grad", "moment"};
+constexpr std::array<const char*, 4> kKinds = {"slot", "grad", "moment", "weight"};
 constexpr std::string_view kRole = "role:", kByteOrderMark = "\xEF\xBB\xBF";
 
 PolicyKind kind_of(std::string_view word, const std::string& where) {
@@ -21,7 +21,7 @@ PolicyKind kind_of(std::string_view word, const std::string& where) {
     if (word == kKinds[i]) return static_cast<PolicyKind>(i);
   }
   const std::vector<std::string> known(kKinds.begin(), kKinds.end());
-  fail(where, ": a policy line starts with slot, grad or moment, got `", word, "`",
+  fail(where, ": a policy line starts with slot, grad, moment or weight, got `", word, "`",
        suggestion(word, known));
 }
 
@@ -52,7 +52,7 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
     if (line.empty()) continue;
     const size_t space = line.find_first_of(" \t"), equals = line.find('=');
     COMPACT_CHECK(space != line.npos && equals != line.npos && space < equals, where,
-                  ": expected `slot|grad|moment PATTERN = TREATMENT`, got `", line, "`");
+                  ": expected `slot|grad|moment|weight PATTERN = TREATMENT`, got `", line, "`");
     Line l{.kind = kind_of(line.substr(0, space), where),
            .pattern = std::string(trim(line.substr(space, equals - space))),
            .where = where};
@@ -70,10 +70,10 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
         check_budget(l.roles, l.slot);
       } else {
         check_treatment(l.kind, chain);
-        if (l.kind == PolicyKind::kMoment) {
-          l.moment = Spec::chain_str(chain);
-        } else {
+        if (l.kind == PolicyKind::kGrad) {
           l.grad = std::move(chain[0]);
+        } else {
+          l.other = Spec::chain_str(chain);
         }
       }
     } catch (const InputError& e) {
@@ -115,7 +115,7 @@ void Policy::append(const Policy& other) {
 }
 
 std::string Policy::Line::treatment() const {
-  return kind == PolicyKind::kSlot ? slot.text() : kind == PolicyKind::kGrad ? grad.str() : moment;
+  return kind == PolicyKind::kSlot ? slot.text() : kind == PolicyKind::kGrad ? grad.str() : other;
 }
 
 std::string Policy::Line::text() const {
@@ -145,7 +145,12 @@ Spec Policy::grad(std::string_view name) const {
 
 std::string Policy::moment(std::string_view name) const {
   const Line* const line = find(PolicyKind::kMoment, name);
-  return line ? line->moment : std::string();
+  return line ? line->other : std::string();
+}
+
+MemoryPlace Policy::weight(std::string_view name) const {
+  const Line* const line = find(PolicyKind::kWeight, name);
+  return memory_place(line && line->other != "keep" ? line->other : "");
 }
 
 bool Policy::has(PolicyKind kind) const {

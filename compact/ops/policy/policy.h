@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy: how each saved tensor, gradient and optimizer moment is held. Lines of text
+// The policy: how each saved tensor, gradient, optimizer moment and weight is held. Lines of text
 //   slot PATTERN = treatment     slot layers.*.mlp.gate_up = recompute
 //   slot PATTERN = codecs        slot layers.*.attn.qkv = quantize:bits=4+offload
 //   slot role:ROLE = treatment   slot role:{norm,product} = recompute
 //   grad PATTERN = gradient      grad layers.*.attn.qkv = project:rank=0.25,type=srht
 //   moment PATTERN = moment      moment * = bf16
+//   weight PATTERN = place       weight layers.* = disk
 // with `#` comments; layers.{0,2} and layers.{0..13} name some of them. A role (role.h) stands for
 // all slots to which a model gives that role; braces hold several roles. The last line that matches
 // a slot, by its name or by its role, holds. Presets are policies built into the program.
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "compact/base/spec.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/ops/policy/role.h"
 #include "compact/ops/policy/treatment.h"
 
@@ -48,10 +50,12 @@ class Policy {
   // Appends the lines of `other`, which override the ones here.
   void append(const Policy& other);
 
-  // The treatment of a name; where no line matches: keep, full, and an empty text for moments.
+  // The treatment of a name; where no line matches: keep, full, an empty text for moments, and the
+  // device for weights.
   Treatment slot(std::string_view name, Role role = Role::kNone) const;
   Spec grad(std::string_view name) const;
   std::string moment(std::string_view name) const;
+  MemoryPlace weight(std::string_view name) const;
 
   // Whether there is any line of a kind; whether one matches.
   bool has(PolicyKind kind) const;
@@ -91,7 +95,7 @@ class Policy {
     std::vector<Role> roles;  // of a pattern `role:...`
     Treatment slot;           // of slots
     Spec grad;                // of gradients
-    std::string moment;       // of moments
+    std::string other;        // of moments and weights, as it is written
     std::string where;        // source:line
     bool general = false;     // of a preset: written for many models, may match nothing
 

@@ -68,6 +68,11 @@ std::span<const TreatmentInfo> treatments() {
       {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
       {PolicyKind::kMoment, "f8", "",
        "optimizer state in 8-bit floats that share a power of two over 256 neighbours"},
+      {PolicyKind::kWeight, "keep", "", "in the device's memory"},
+      {PolicyKind::kWeight, "offload", "",
+       "in the memory of a GPU's host, copied to the GPU for as long as its segment runs"},
+      {PolicyKind::kWeight, "disk", "",
+       "on a CPU in files of --offload_folder, copied to memory for as long as its segment runs"},
   };
   return all;
 }

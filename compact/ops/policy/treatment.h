@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Treatments of slots, parsed once; and the table of all treatments other than codecs: of slots,
-// gradients and optimizer moments.
+// gradients, optimizer moments and weights.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace compact {
 
-enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment };
+enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment, kWeight };
 enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kChunk, kCodec };
 
 struct TreatmentInfo {
@@ -67,8 +67,8 @@ class Treatment {
   // The same with codes of which no group has values of two channels, where the policy does not say
   // otherwise.
   Treatment by_channels() const;
-  // The same for rows of a tensor, none of which shares a scale with another one. Of `width` values:
-  // where its groups would, and the policy does not say otherwise.
+  // The same for rows of a tensor, none of which shares a scale with another one. Of `width`
+  // values: where its groups would, and the policy does not say otherwise.
   Treatment by_rows() const;
   Treatment by_rows(int64_t width) const;
   // The same with `codec` in place of its first codec, or of the treatment that is not a codec.

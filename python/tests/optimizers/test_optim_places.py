@@ -163,6 +163,12 @@ def test_budgets_move_moments(whole):
         compact.plan(**asked, policies=[], budget=budget, allow="offload")
 
 
+def test_weights_stay_where_they_are():
+    for use in (lambda policy: compact.apply(make("llama"), policy=policy), lambda policy: compact.saved_tensors(policy)):
+        with pytest.raises(ValueError, match="lines of a policy that begin with `weight` are for the program"):
+            use("slot * = keep\nweight * = disk\n")
+
+
 def test_refusals(tmp_path):
     p = [torch.nn.Parameter(torch.zeros(4, 4))]
     with pytest.raises(ValueError, match=r"moments must be one of f32, bf16, f8, alone or with \+offload or \+disk, is 'f32\+dsk'"):
