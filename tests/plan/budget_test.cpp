@@ -236,7 +236,9 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
         all += static_cast<double>(s.if_kept);
         bits.insert(s.treatment);
         if (s.treatment.starts_with("quantize")) {
-          const auto choice = std::ranges::find(codec_choices(), s.treatment, &CodecChoice::spec);
+          const auto choice = std::ranges::find_if(codec_choices(), [&](const CodecChoice& c) {
+            return s.treatment == c.spec || s.treatment == c.spec + ",along=last";
+          });
           sum += choice->error * static_cast<double>(s.if_kept);
         }
       }

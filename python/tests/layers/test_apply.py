@@ -330,3 +330,23 @@ def test_a_shallow_copy_of_a_layer_with_modules_of_its_own():
     rotary = model.model.rotary_emb(hidden, torch.arange(8)[None])
     other(hidden, position_embeddings=rotary).sum().backward()
     assert all(p.grad is not None for p in other.mlp.parameters()) and all(p.grad is None for p in layer.mlp.parameters())
+
+
+def test_tokens_share_no_scale_of_codes():
+    """Rows of 96 are not cut by groups of 256: a token's gradient does not depend on how large its neighbours are."""
+    error = {}
+    for factor in (1, 1000):
+        model = make("llama")
+        ids = inputs("llama")["input_ids"]
+        large = ids % 4 == 0
+        with torch.no_grad():
+            model.model.embed_tokens.weight[::4] *= factor
+        made = []
+        for policy in (None, "gact-l1"):
+            if policy:
+                compact.apply(model, policy)
+            embeddings = model.model.embed_tokens(ids).detach().requires_grad_()
+            model(inputs_embeds=embeddings, labels=ids).loss.backward()
+            made.append(embeddings.grad[:, :-1][~large[:, :-1]])
+        error[factor] = ((made[1] - made[0]).norm(dim=-1) / made[0].norm(dim=-1)).max()
+    assert error[1000] < 2 * error[1] < 0.5, error
