@@ -53,7 +53,8 @@ def row(program, usable, flags):
             if figures is None:
                 least[level] = bytes_needed
                 continue
-            cells[card] = f"{figures['time']['seconds']:.2g} s{mark}"
+            host = f"o: {figures['host_pinned_bytes'] / 2**30:.0f} GiB"
+            cells[card] = f"{figures['time']['seconds']:.2g} s{mark.replace('o', host)}"
             break
     return [cells[card] for card in reversed(CARDS)]
 
@@ -68,7 +69,7 @@ def main():
     known = {card: plan(program, card, ["--model", "llama-tiny"], "lossless")[0]["gpu"]["memory_bytes"] for card in CARDS}
     lines = measuring.origin_lines("What fits", measuring.origin("cpu"))
     lines += ["", "Seconds that a step of one sequence is predicted to take, launches and waits not counted; – : it does not fit, whatever is allowed. Without a mark nothing is lost and all"]
-    lines += ["is on the GPU; (o): optimizer state in the host's memory, which loses nothing; (q): moments or what is saved in fewer bits; (p): gradients in random projections."]
+    lines += ["is on the GPU; (o): optimizer state, and where that is not enough weights, in so much memory of the host, which loses nothing; (q): moments or what is saved in fewer bits; (p): gradients in random projections."]
     lines += ["`whole` trains all weights in bfloat16 by AdamW, its moments in bfloat16, gradients not clipped; LoRA and QLoRA adapters of rank 16 beside every product of a block."]
     lines += ["Heads say the memory that a card's driver leaves. The first mark in this list with which a step fits is taken, and the fastest policy with it:", ""]
     lines += [f"- `{level}`: {f'marked{mark}' if mark else 'not marked'}" for level, mark in LEVELS.items()]

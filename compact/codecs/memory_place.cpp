@@ -87,7 +87,8 @@ at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
   // file: it has none of this.
   madvise(begin, size, MADV_SEQUENTIAL);
   madvise(begin, size, MADV_DONTFORK);
-  const auto unmap = [size, mapping = watch(begin, size)](void* p) {
+  const auto unmap = [size, mapping = watch(begin, size), process = getpid()](void* p) {
+    if (getpid() != process) return;  // which may have something else there
     mapping->end = 0;
     munmap(p, size);
   };

@@ -148,9 +148,9 @@ const Parameter* Network::parameter(const std::string& name, const at::Tensor& v
   p.decay = value.dim() > 1;
   p.parts = parts.empty() ? std::vector<int64_t>{value.size(0)} : std::move(parts);
   p.padding = padding;
-  // At once, so that no device need hold all; those outside of blocks once it is known what reads
-  // them, those that will be in codes with these.
-  if (hidden && !options_.nf4) move_out(p);
+  // Matrices of blocks and convolutions at once, so that no device need hold all; others once it is
+  // known what reads them, those that will be in codes with these.
+  if ((hidden || value.dim() == 4) && !options_.nf4) move_out(p);
   return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
 }
 

@@ -25,7 +25,9 @@ at::Tensor HeldTensor::unpack() const {
   if (encoded.defined()) {
     x = encoded.restore();
     if (flat_) return x.as_strided(sizes_, strides_);
-    return x.sizes() == sizes_ ? x : x.as_strided({x.numel()}, {1}).view(sizes_);
+    // Rows that lie apart in memory were turned before they were put into codes.
+    const bool turned = !x.is_contiguous() && x.is_non_overlapping_and_dense();
+    return x.sizes() == sizes_ && !turned ? x : x.as_strided({x.numel()}, {1}).view(sizes_);
   }
   TORCH_CHECK(x._version() == memory_->version,
               "[saved tensors] one of the tensors needed for gradients was changed in place: ",

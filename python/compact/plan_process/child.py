@@ -70,8 +70,8 @@ class _Step:
             self.check_projects()
         if self.moments() and policy is not None and ops.moments_of(policy):
             settings = settings | {"moments": ops.moments_of(policy)}
-        if self.is_ours():
-            settings = {"offload_folder": "."} | settings  # plans make no files
+        if self.is_ours() and str(settings.get("moments")).endswith("+disk") and settings.get("offload_folder") is None:
+            settings = settings | {"offload_folder": "."}  # plans make no files
         before, self._moments = self._moments, settings.get("moments")
         if optimizer is not None:
             if before == self._moments and list(map(id, parameters)) == list(map(id, self.parameters)):

@@ -305,3 +305,17 @@ def test_no_norm_reads_what_is_rebuilt_from_codes_of_other_rows():
                 grads.append(y.grad * scale)
             off = (grads[1] - grads[0]).square().sum(-1).sqrt() / grads[0].square().sum(-1).sqrt()
             assert off.max() < 5 * BOUND[8], (off.max(), first)
+
+
+@pytest.mark.parametrize("width", [48, 64])
+def test_square_parts_of_a_tensor(width):
+    """Rows that lie apart are turned before they are put into codes, and back after."""
+    torch.manual_seed(0)
+    base = torch.randn(8, 64, 2 * width, requires_grad=True)
+    sizes = torch.linspace(1, 2, 64).view(64, 1) * torch.linspace(1, 3, 2 * width)
+    made = []
+    for scope in (contextlib.nullcontext(), compact.saved_tensors("slot * = quantize:bits=8\n")):
+        with scope:
+            y = (base * sizes).chunk(2, -1)[0].var(1)
+            made.append(torch.autograd.grad((y * torch.linspace(0, 1, y.numel()).view_as(y)).sum(), base)[0])
+    assert (made[1] - made[0]).norm() < 0.02 * made[0].norm()

@@ -2,6 +2,7 @@
 """Moments and masters in files: the bits of those in memory, none of the memory, through state dicts, copies and pickles."""
 import copy
 import gc
+import mmap
 import os
 import pickle
 import signal
@@ -122,6 +123,14 @@ def test_a_fork_does_not_share_it(tmp_path):
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and torch.equal(moment, before)
+    child = os.fork()
+    if child == 0:  # what has come to its place since is not taken away with it
+        others = [mmap.mmap(-1, mmap.PAGESIZE) for _ in range(256)]
+        optimizer.state.clear()
+        del moment
+        gc.collect()
+        os._exit(0 if all(page[0] == 0 for page in others) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @ON_CPU
@@ -145,6 +154,8 @@ def test_plans_need_no_folder():
     text = "slot * = keep\nmoment * = f32+disk\n"
     row = compact.plan(make("llama"), (2, 16), policies=[text], device="cpu", optimizer=compact.optim.AdamW)["rows"][0]
     assert row["optimizer"] == 0 < row["outside"]
+    asked = {"moments": "f32+disk", "offload_folder": None}
+    assert compact.plan(make("llama"), (2, 16), policies=["off"], device="cpu", optimizer=(compact.optim.AdamW, asked))["rows"][0]["outside"] > 0
 
 
 @pytest.mark.parametrize("whole", [False, True])
