@@ -29,7 +29,9 @@ version_of_fuzz() { clang++-16 --version; }
 version_of_cuda() { "$(find_nvcc)" --version; }
 version_of_compilers() { :; }
 version_of_older() { grep -m 1 '^flags' /proc/cpuinfo && list_of_data; }
-version_of_networks() { "$root/.venv/bin/python" -m pip freeze --all; }
+version_of_networks() (
+  { ensure_torch && ensure_test_requirements; } >&2 && "$(test_python)" -m pip freeze --all
+)
 version_of_tokenizers() { version_of_networks && list_of_data; }
 version_of_wheel() { cmake --version && python3 --version; }
 
