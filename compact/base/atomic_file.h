@@ -24,8 +24,8 @@ inline constexpr std::string_view kAsidePrefix = ".compact-old-";
 
 // A name that nothing in any folder has: the prefix, then of this host, process and call.
 std::string temporary_name();
-// A new file in `folder` that has no name and goes with its descriptor, to read and write. Throws
-// InputError.
+// Opens a new file in `folder` for reading and writing. It has no name, and is deleted when the
+// descriptor is closed. Throws InputError.
 FileDescriptor unnamed_file(const std::filesystem::path& folder);
 
 // One file written in pieces. Replaces what is at `path` on commit(); without commit() nothing

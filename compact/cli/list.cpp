@@ -46,11 +46,10 @@ Rows preset_rows() {
   return rows;
 }
 Rows treatment_rows() {
-  static const char* const kinds[] = {"slot", "grad", "moment", "weight"};
   Rows rows;
   for (const TreatmentInfo& t : treatments()) {
     const std::string settings = t.settings.empty() ? "" : ":" + t.settings;
-    rows.emplace_back(cat(kinds[static_cast<int>(t.kind)], " ", t.name, settings), t.summary);
+    rows.emplace_back(cat(name_of(t.kind), " ", t.name, settings), t.summary);
   }
   for (const CodecInfo* c : codecs()) {
     const std::string settings = c->settings.empty() ? "" : ":" + c->settings;

@@ -13,14 +13,13 @@
 namespace compact {
 namespace {
 
-constexpr std::array<const char*, 4> kKinds = {"slot", "grad", "moment", "weight"};
 constexpr std::string_view kRole = "role:", kByteOrderMark = "\xEF\xBB\xBF";
 
 PolicyKind kind_of(std::string_view word, const std::string& where) {
-  for (size_t i = 0; i < kKinds.size(); ++i) {
-    if (word == kKinds[i]) return static_cast<PolicyKind>(i);
+  for (size_t i = 0; i < kPolicyKinds.size(); ++i) {
+    if (word == kPolicyKinds[i]) return static_cast<PolicyKind>(i);
   }
-  const std::vector<std::string> known(kKinds.begin(), kKinds.end());
+  const std::vector<std::string> known(kPolicyKinds.begin(), kPolicyKinds.end());
   fail(where, ": a policy line starts with slot, grad, moment or weight, got `", word, "`",
        suggestion(word, known));
 }
@@ -119,7 +118,7 @@ std::string Policy::Line::treatment() const {
 }
 
 std::string Policy::Line::text() const {
-  return cat(kKinds[static_cast<int>(kind)], " ", pattern, " = ", treatment(), "\n");
+  return cat(name_of(kind), " ", pattern, " = ", treatment(), "\n");
 }
 
 bool Policy::Line::matches(std::string_view name, Role role) const {
@@ -247,7 +246,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all,
       if (n.role != Role::kNone) add(own_roles, name_of(n.role));
     }
     const std::string what = cat(line.where, ": pattern `", line.pattern, "` matches no ",
-                                 kKinds[static_cast<int>(kind)], among ? among : " of this model");
+                                 name_of(kind), among ? among : " of this model");
     if (among) fail(what);
     if (line.roles.empty()) fail(what, suggestion(line.pattern, names));
     std::string roles = own_roles.empty() ? " none" : "";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "compact/base/check.h"
 #include "compact/base/named.h"
@@ -49,6 +50,10 @@ std::span<const TreatmentInfo> treatments() {
       {PolicyKind::kSlot, "keep", "", "the tensor as it is", Storage::kKeep},
       {PolicyKind::kSlot, "recompute", "budget=BYTES or PART% (role:heavy only)",
        "rebuilt exactly in the backward pass", Storage::kRecompute},
+      {PolicyKind::kSlot, "tile", "tokens=4096",
+       "never whole: made and rebuilt for some tokens at a time, between operations that treat "
+       "tokens one by one; elsewhere recompute",
+       Storage::kRecompute},
       {PolicyKind::kSlot, "sketch", "",
        "only its random projection, where every reader is a linear whose gradient is `project`",
        Storage::kSketch},
@@ -95,9 +100,9 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
     for (const char* placed : {"f32+offload", "f32+disk"}) known.emplace_back(placed);
   }
   COMPACT_CHECK(found, "no treatment `", spec.name, "`", suggestion(spec.name, known));
-  if (spec.name == "chunk") {
+  if (spec.name == "chunk" || spec.name == "tile") {
     spec.allow({"tokens"});
-    COMPACT_CHECK(spec.integer("tokens", 1) >= 1, "chunk:tokens must be at least 1, is ",
+    COMPACT_CHECK(spec.integer("tokens", 1) >= 1, spec.name, ":tokens must be at least 1, is ",
                   spec.text("tokens", ""));
   } else if (spec.name == "recompute") {
     spec.allow({"budget"});
@@ -135,6 +140,7 @@ Treatment::Treatment(std::vector<Spec> chain) {
   } else {
     check_treatment(PolicyKind::kSlot, chain);
     parsed->storage = named(treatments(), chain[0].name, "no treatment").storage;
+    if (chain[0].name == "tile") parsed->tile = chain[0].integer("tokens", 4096);
   }
   parsed->text = Spec::chain_str(chain);
   parsed->chain = std::move(chain);
@@ -168,10 +174,16 @@ Treatment Treatment::by_rows() const {
   return change ? beginning_with(change(first())) : *this;
 }
 
-Treatment Treatment::by_rows(int64_t width) const {
-  const bool apart = content() != Content::kRounded || first().has("along") ||
-                     width % first().integer("group", 256) == 0;
-  return apart ? *this : by_rows();
+Treatment Treatment::by_rows(int64_t row, int64_t width) const {
+  if (content() != Content::kRounded || first().has("along") || !codec_of(first()).by_rows) {
+    return *this;
+  }
+  const int64_t group = first().integer("group", 256), shared = std::gcd(group, row);
+  if (shared == group) return *this;
+  if (row == width) return by_rows();
+  Spec shorter = first();
+  shorter.set("group", cat(shared));
+  return shared < 32 ? *this : beginning_with(shorter);
 }
 
 Treatment Treatment::beginning_with(const Spec& codec) const {

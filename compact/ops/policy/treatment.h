@@ -3,6 +3,7 @@
 // gradients, optimizer moments and weights.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,9 @@
 namespace compact {
 
 enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment, kWeight };
+// The words that policy lines start with, in the order of PolicyKind.
+inline constexpr std::array<const char*, 4> kPolicyKinds = {"slot", "grad", "moment", "weight"};
+inline const char* name_of(PolicyKind kind) { return kPolicyKinds[static_cast<size_t>(kind)]; }
 enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kChunk, kCodec };
 
 struct TreatmentInfo {
@@ -40,7 +44,7 @@ ByteBudget budget_of(const Spec& treatment);
 // or a value out of range, and on more than one.
 void check_treatment(PolicyKind kind, const std::vector<Spec>& chain);
 
-// `keep`, `recompute`, `sketch`, `chunk:tokens=N`, or codecs joined by `+`. Copies share what was
+// `keep`, `recompute`, `tile:tokens=N`, `sketch`, `chunk:tokens=N`, or codecs joined by `+`. Copies share what was
 // parsed; it never changes.
 class Treatment {
  public:
@@ -55,6 +59,8 @@ class Treatment {
   const CodecPtr& codec() const { return parsed_->codec; }  // null unless storage is kCodec
   // The part of a tensor that it preserves.
   Content content() const { return parsed_->content; }
+  // How many tokens of it are rebuilt at a time; 0: not `tile`, or all of them.
+  int64_t tile() const { return parsed_->tile; }
   // The codecs, or the one treatment that is not a codec; first(): the first of them.
   const std::vector<Spec>& chain() const { return parsed_->chain; }
   const Spec& first() const { return parsed_->chain[0]; }
@@ -67,10 +73,12 @@ class Treatment {
   // The same with codes of which no group has values of two channels, where the policy does not say
   // otherwise.
   Treatment by_channels() const;
-  // The same for rows of a tensor, none of which shares a scale with another one. Of `width`
-  // values: where its groups would, and the policy does not say otherwise.
+  // The same for rows of a tensor's last dimension, none of which shares a scale with another one.
   Treatment by_rows() const;
-  Treatment by_rows(int64_t width) const;
+  // The same for rows of `row` values, of which that dimension, of `width`, has one or several:
+  // where groups would share a scale, can be so short, and the policy does not say what they run
+  // along.
+  Treatment by_rows(int64_t row, int64_t width) const;
   // The same with `codec` in place of its first codec, or of the treatment that is not a codec.
   Treatment beginning_with(const Spec& codec) const;
 
@@ -91,6 +99,7 @@ class Treatment {
     Storage storage = Storage::kKeep;
     CodecPtr codec = nullptr;
     Content content = Content::kExact;
+    int64_t tile = 0;
   };
   std::shared_ptr<const Parsed> parsed_;
 };

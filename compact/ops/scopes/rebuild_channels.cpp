@@ -24,13 +24,15 @@ bool lies_alike(const Record::Input& input, const TapeNode& n) {
          a.strides == b.strides && a.offset == b.offset;
 }
 
-// Rows of the input of which none goes to two of these rows of the node, or one that says nothing,
-// where it has a value for each row; nullopt: they are not known.
+// Rows of the input of which none goes to two of these rows of the node: each element by itself
+// where it has a value for each row. nullopt: they are not known.
 std::optional<CodeRows> rows_of_input(const Record::Input& input, const TapeNode& n,
                                       const CodeRows& rows) {
   if (lies_alike(input, n)) return rows;
   const Geometry& as = input.geometry;
-  if (c10::multiply_integers(as.sizes) <= rows.rows) return CodeRows();
+  if (c10::multiply_integers(as.sizes) <= rows.count()) {
+    return CodeRows{.rows = elements_of(*input.node), .inner = 1};
+  }
   const int64_t row = row_of(input.node->geometry, kLeastRow);
   if (rows.outer > 1 || rows.inner % row != 0 || as.sizes.back() % row != 0 ||
       as.strides.back() != 1) {

@@ -59,6 +59,13 @@ bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
 // Maps of images: a convolution may have made them, and a batch norm read what follows, so that
 // channels of other sizes share no scale.
 bool is_image_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4; }
+// A factor of rows of 64 elements or more. The gradient of a row is divided by it where a norm comes
+// after, and it takes few bytes.
+bool is_factor_of_rows(const RunningOp& op, const at::Tensor& t) {
+  const auto [factor, rows] = std::minmax(
+      {c10::multiply_integers(op.values[0]), c10::multiply_integers(op.values[1])});
+  return t.numel() == factor && rows >= 64 * factor;
+}
 // Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
@@ -132,6 +139,7 @@ constexpr Row kRows[] = {
     {"bmm", kAny, Reads::kNear},
     {"mv", kAny, Reads::kNear},
     {"dot", kAny, Reads::kNear},
+    {"mul", kAny, Reads::kExact, Role::kNone, is_factor_of_rows},
     {"mul", kAny, Reads::kNear, Role::kNone, nullptr, nullptr, by_factor},
     {"lerp", kAny, Reads::kNear},
     {"addmm", kSecond | kThird, Reads::kNear},
@@ -243,7 +251,7 @@ Treatment by_rows(const Treatment& how, const CodeRows& apart) {
   const Spec& codec = how.first();
   if (apart.count() < 2 || how.content() != Content::kRounded || codec.has("along")) return how;
   if (apart.are_channels()) return how.by_channels();
-  return apart.samples == 1 ? how.by_rows(apart.inner) : how.by_rows();
+  return apart.samples == 1 ? how.by_rows(apart.inner, apart.inner) : how.by_rows();
 }
 
 Holding holding_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,

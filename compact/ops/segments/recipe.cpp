@@ -93,7 +93,7 @@ Recipe::Demand Recipe::demand(const Wanted& wanted) const {
     if (!steps[i].stage || !made[i + 1]) continue;
     d.back[i] = true;
     if (steps[i].stage->needs().output) need(static_cast<int>(i) + 1);
-    if (steps[i].reads_input(wanted)) need(steps[i].input);
+    if (reads_input(static_cast<int>(i), wanted)) need(steps[i].input);
   }
   return d;
 }
@@ -101,7 +101,7 @@ Recipe::Demand Recipe::demand(const Wanted& wanted) const {
 bool Recipe::read_in_backward(int tensor) const {
   const Wanted wanted = everything();
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (steps[i].input == tensor && steps[i].reads_input(wanted)) return true;
+    if (steps[i].input == tensor && reads_input(static_cast<int>(i), wanted)) return true;
     if (static_cast<int>(i) + 1 == tensor && steps[i].stage && steps[i].stage->needs().output) {
       return true;
     }
@@ -169,7 +169,9 @@ void Recipe::fit_codecs() {
     if (step.stage && stored(step.input)) {
       Slot& slot = slots[step.input];
       if (step.stage->reads_channels()) slot.treatment = slot.treatment.by_channels();
-      if (step.stage->reads_rows()) slot.treatment = slot.treatment.by_rows(slot.width);
+      if (const int64_t row = step.stage->reads_rows(slot.width)) {
+        slot.treatment = slot.treatment.by_rows(row, slot.width);
+      }
     }
     if (step.stage && step.stage->needs().output) read(i + 1, step.stage->reads_signs());
     check(step.side.treatment.content() != Content::kSigns, step.side, kReadsValues);
@@ -184,6 +186,57 @@ void Recipe::fit_codecs() {
     const bool lost = signs[t] && !slot.treatment.with_signs();
     check(content(t) != Content::kRounded || !(exact[t] || lost), slot,
           "a ReLU without a mask reads signs, which this does not keep");
+  }
+}
+
+const Recipe::Tiles* Recipe::tiles_of(int i) const {
+  for (const Tiles& each : tiles) {
+    if (i >= each.first && i <= each.last) return &each;
+  }
+  return nullptr;
+}
+
+bool Recipe::reads_input(int i, const Wanted& wanted) const {
+  const Step& step = steps[static_cast<size_t>(i)];
+  return step.reads_input(wanted) || (tiles_of(i) && step.stage->leaves_extras());
+}
+
+void Recipe::fit_tiles() {
+  tiles.clear();
+  const auto by_token = [&](int i) {
+    const Step& step = steps[static_cast<size_t>(i)];
+    return step.stage && step.stage->by_token() &&
+           slots[static_cast<size_t>(step.input)].treatment.storage() != Storage::kSketch;
+  };
+  // One reader, the next step.
+  const auto in_chain = [&](int tensor) {
+    int readers = 0;
+    for (const Step& step : steps) readers += (step.input == tensor) + (step.other == tensor);
+    return readers == 1 && tensor < static_cast<int>(steps.size()) &&
+           steps[static_cast<size_t>(tensor)].input == tensor;
+  };
+  for (int t = 1; t < static_cast<int>(slots.size()); ++t) {
+    Slot& slot = slots[static_cast<size_t>(t)];
+    const int64_t tokens = slot.treatment.tile();
+    if (slot.name.empty() || tokens == 0) continue;
+    if (!in_chain(t) || !by_token(t - 1) || !by_token(t)) {
+      slot.treatment = Treatment::parse("recompute");
+    } else if (tiles.empty() || tiles.back().last != t - 1) {
+      tiles.push_back({.first = t - 1, .last = t, .tokens = tokens});
+    } else {
+      COMPACT_CHECK(tokens == tiles.back().tokens, "slot `", slot.name, "` = ",
+                    slot.treatment.text(), ": it is made with tiles of ", tiles.back().tokens,
+                    " tokens");
+      tiles.back().last = t;
+    }
+  }
+  for (const Tiles& each : tiles) {
+    for (int i = each.first; i <= each.last; ++i) {
+      const Slot& side = steps[static_cast<size_t>(i)].side;
+      COMPACT_CHECK(side.name.empty() || side.treatment.storage() == Storage::kRecompute, "slot `",
+                    side.name, "` = ", side.treatment.text(),
+                    ": it is made with a `tile`, and can only be that or recompute");
+    }
   }
 }
 
@@ -226,6 +279,7 @@ void Recipe::finish() {
         "` = sketch: its reader must be a linear whose gradient is `project`; set that, or "
         "keep or recompute the slot");
   };
+  fit_tiles();
   fit_stages();
   for (const Step& step : steps)
     check_sketch(step.side.treatment.storage() != Storage::kSketch, step.side);

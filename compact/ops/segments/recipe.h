@@ -44,6 +44,12 @@ struct Recipe {
     bool wants_matrix(const Wanted& wanted) const;
     Weights weights_of(Weights all) const { return all.subspan(first_parameter, parameters); }
   };
+  // Steps, one after the other, that run on some tokens at a time: no tensor between them is ever
+  // whole.
+  struct Tiles {
+    int first = 0, last = 0;
+    int64_t tokens = 0;
+  };
   // The tensors that one pass leaves for its backward pass, and the steps of that pass.
   struct Demand {
     std::vector<bool> tensors;  // to be held, among those whose slot stores
@@ -55,6 +61,7 @@ struct Recipe {
   std::vector<Slot> slots;  // one per tensor; [0] is the input
   std::vector<Step> steps;
   int parameters = 0;
+  std::vector<Tiles> tiles;        // in the order of their steps
   bool finished = false;           // since its last step was added
   std::vector<int> last_reader;    // last step that reads a tensor in the forward pass
   std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward; if no
@@ -67,6 +74,9 @@ struct Recipe {
   // Gives slots of which signs are read a codec that keeps signs. Throws InputError naming the slot
   // whose codec loses what a backward pass reads.
   void fit_codecs();
+  // Finds the tiles. A slot between operations that cannot run so is `recompute` from now on. Throws
+  // InputError naming the slot.
+  void fit_tiles();
   // Switches stages to a mask of their own where the slot that they would read loses signs.
   void fit_stages();
 
@@ -74,6 +84,10 @@ struct Recipe {
   // The tensors whose gradients are computed, where these are wanted.
   std::vector<bool> gradients(const Wanted& wanted) const;
   Demand demand(const Wanted& wanted) const;
+  // The tiles that step i belongs to; null: none.
+  const Tiles* tiles_of(int i) const;
+  // Whether the backward pass of step i reads its input, or needs it to make extras again.
+  bool reads_input(int i, const Wanted& wanted) const;
 
   bool read_in_backward(int tensor) const;
   bool stored(int tensor) const;          // as it is or by a codec

@@ -21,6 +21,7 @@
 #include "compact/ops/segments/early_restore_impl.h"
 #include "compact/ops/segments/held_tensors_impl.h"
 #include "compact/ops/segments/segment.h"
+#include "compact/ops/segments/tiles_impl.h"
 
 namespace compact {
 
@@ -61,6 +62,8 @@ struct SegmentNode : torch::autograd::Node {
   void restore(HeldTensors& h, int tensor) const;
   // Gradients of step i, from that of what it made.
   void step_back(Back& back, int i, at::Tensor gy) const;
+  // The same of steps that run by tiles.
+  void tiles_back(Back& back, const Recipe::Tiles& tiles, at::Tensor gy) const;
   // Encodes x by the slot's codec and releases it; without a codec does nothing.
   static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
 
@@ -169,6 +172,26 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
             back.result.begin() + 1 + step.first_parameter);
 }
 
+void SegmentNode::tiles_back(Back& back, const Recipe::Tiles& tiles, at::Tensor gy) const {
+  HeldTensors& h = back.h;
+  const int input = recipe->steps[tiles.first].input;
+  const auto whole = [&] {
+    restore(h, input);
+    return h.tensors[input];
+  };
+  TilesBack b{.gy = std::move(gy),
+              .residual = std::move(back.g[input]),
+              .input = whole,
+              .weights = h.weights,
+              .pass = h.pass,
+              .wanted = back.wanted,
+              .made = back.made,
+              .gparameters = std::span(back.result).subspan(1)};
+  int64_t again = 0;
+  back.g[input] = run_tiles_back(*recipe, tiles, std::move(b), again);
+  if (rebuilt) *rebuilt += again;
+}
+
 variable_list SegmentNode::apply(variable_list&& grads) {
   TORCH_CHECK(!released,
               "[segment] backward a second time, or after a backward pass that failed: the saved "
@@ -203,7 +226,13 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     const Recipe::Step& step = recipe->steps[i];
     at::Tensor gy = std::move(g[i + 1]);
     if (step.stage && made[i + 1]) {
-      step_back(back, i, std::move(gy));
+      const Recipe::Tiles* const tiles = recipe->tiles_of(i);
+      if (runs_by_tiles(tiles, gy)) {
+        i = tiles->first;
+        tiles_back(back, *tiles, std::move(gy));
+      } else {
+        step_back(back, i, std::move(gy));
+      }
       continue;
     }
     back.h.tensors[i + 1] = at::Tensor();
@@ -282,21 +311,26 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
     x.reset();
     for (size_t i = 0; i < count; ++i) {
       const Recipe::Step& step = recipe.steps[i];
-      Stage::Forward f;
-      f.want_extras = demand.back[i] || demand.again[i];
-      f.pass = of_step(h.pass, i);
-      f.sketch = step.sketch && step.wants_matrix(wanted);
-      f.want_side = demand.back[i] && !step.side.name.empty() &&
-                    step.side.treatment.storage() != Storage::kRecompute;
-      t[i + 1] = recipe.run(i, t, h.weights, f);
-      if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
-      h.sides[i] = std::move(f.side);
-      sides_if_kept[i] = step.side.name.empty() ? 0
-                                                : t[i + 1].numel() / t[i + 1].size(-1) *
-                                                      step.side.width * t[i + 1].element_size();
-      h.encoded_sides[i] = encode(step.side, h.sides[i], noise);
-      h.extras[i] = std::move(f.extras);
-      f.input = at::Tensor();
+      const Recipe::Tiles* const tiles = recipe.tiles_of(static_cast<int>(i));
+      if (runs_by_tiles(tiles, t[step.input])) {
+        i = static_cast<size_t>(tiles->last);
+        t[i + 1] = run_tiles(recipe, *tiles, t, h.weights, h.pass, if_kept, sides_if_kept);
+      } else {
+        Stage::Forward f;
+        f.want_extras = demand.back[i] || demand.again[i];
+        f.pass = of_step(h.pass, i);
+        f.sketch = step.sketch && step.wants_matrix(wanted);
+        f.want_side = demand.back[i] && !step.side.name.empty() &&
+                      step.side.treatment.storage() != Storage::kRecompute;
+        t[i + 1] = recipe.run(i, t, h.weights, f);
+        if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
+        h.sides[i] = std::move(f.side);
+        sides_if_kept[i] = step.side.name.empty() ? 0
+                                                  : t[i + 1].numel() / t[i + 1].size(-1) *
+                                                        step.side.width * t[i + 1].element_size();
+        h.encoded_sides[i] = encode(step.side, h.sides[i], noise);
+        h.extras[i] = std::move(f.extras);
+      }
       for (size_t j = 0; j <= i; ++j) {
         if (recipe.last_reader[j] > static_cast<int>(i)) continue;
         if (demand.tensors[j] && t[j].defined() && slots[j].treatment.codec()) {

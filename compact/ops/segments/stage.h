@@ -123,8 +123,14 @@ class Stage {
   // Whether backward divides what it reads by a scale of each channel (of the second dimension):
   // what rounds it must not measure one channel by another.
   virtual bool reads_channels() const { return false; }
-  // The same of rows of the last dimension, which lie beside each other.
-  virtual bool reads_rows() const { return false; }
+  // The same of rows, of which the last dimension, of `width` values, has one or several: how many
+  // values one has; 0: it does not.
+  virtual int64_t reads_rows(int64_t /*width*/) const { return 0; }
+  // Whether both directions treat each row of the last dimension by itself, in any shape, so that
+  // they can run on some rows at a time; gradients of parameters are then sums.
+  virtual bool by_token() const { return false; }
+  // Whether forward leaves extras, of a stage that runs by token.
+  virtual bool leaves_extras() const { return false; }
   // Whether backward can work from means over windows of its input (windows as wide as strides).
   virtual bool reads_means() const { return false; }
   // Whether backward, where it needs its output, reads only its signs.

@@ -62,6 +62,7 @@ class AdaptedLinearStage final : public Stage {
   int parameters() const override {
     return linear_->parameters() + 2 * static_cast<int>(adapters_.size());
   }
+  bool by_token() const override { return true; }
   // The bias's gradient alone would not need the input; that rare case is not distinguished.
   int reads_input_for() const override { return parameters(); }
 

@@ -16,6 +16,7 @@ class GegluStage final : public Stage {
   explicit GegluStage(int64_t m) : m_(m) {}
 
   Needs needs() const override { return {.input = true}; }
+  bool by_token() const override { return true; }
 
   at::Tensor forward(Forward& f) const override {
     const auto [gate, up] = halves(f.input);

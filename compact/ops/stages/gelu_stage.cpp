@@ -12,6 +12,7 @@ class GeluStage final : public Stage {
   explicit GeluStage(bool tanh) : form_(tanh ? "tanh" : "none") {}
 
   Needs needs() const override { return {.input = true}; }
+  bool by_token() const override { return true; }
 
   at::Tensor forward(Forward& f) const override { return at::gelu(f.input, form_); }
 

@@ -13,7 +13,9 @@ class LayerNormStage final : public Stage {
   LayerNormStage(double eps, bool for_products) : eps_(eps), for_products_(for_products) {}
 
   Needs needs() const override { return {.input = true}; }
-  bool reads_rows() const override { return true; }
+  bool by_token() const override { return true; }
+  bool leaves_extras() const override { return true; }
+  int64_t reads_rows(int64_t width) const override { return width; }
   int parameters() const override { return 2; }
 
   at::Tensor forward(Forward& f) const override {

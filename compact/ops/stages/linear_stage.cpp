@@ -28,6 +28,7 @@ class LinearStage final : public Stage {
   }
   int reads_input_for() const override { return static_cast<int>(options_.parts); }
   bool may_project() const override { return true; }
+  bool by_token() const override { return true; }
   int64_t sketch_width() const override { return options_.sketch_width; }
 
   at::Tensor forward(Forward& f) const override {

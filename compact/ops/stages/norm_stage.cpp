@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <numeric>
 
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
@@ -80,7 +81,9 @@ class RmsNormStage final : public Stage {
   RmsNormStage(double eps, double offset) : eps_(eps), offset_(offset) {}
 
   Needs needs() const override { return {.input = true}; }
-  bool reads_rows() const override { return true; }
+  bool by_token() const override { return true; }
+  bool leaves_extras() const override { return true; }
+  int64_t reads_rows(int64_t width) const override { return width; }
   int parameters() const override { return 1; }
 
   at::Tensor forward(Forward& f) const override {
@@ -121,6 +124,9 @@ class HeadNormStage final : public Stage {
       : eps_(eps), offset_(offset), heads_(heads), dims_(dims) {}
 
   Needs needs() const override { return {.input = true}; }
+  bool by_token() const override { return true; }
+  bool leaves_extras() const override { return true; }
+  int64_t reads_rows(int64_t) const override { return std::gcd(dims_[0], dims_[1]); }
   int parameters() const override { return 2; }
 
   at::Tensor forward(Forward& f) const override {

@@ -12,6 +12,7 @@ class ScaleStage final : public Stage {
   explicit ScaleStage(double factor) : factor_(factor) {}
 
   Needs needs() const override { return {}; }
+  bool by_token() const override { return true; }
 
   at::Tensor forward(Forward& f) const override {
     return f.overwrite ? f.input.mul_(factor_) : f.input * factor_;

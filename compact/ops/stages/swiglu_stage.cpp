@@ -20,6 +20,7 @@ class SwiGluStage final : public Stage {
   explicit SwiGluStage(int64_t m) : m_(m) {}
 
   Needs needs() const override { return {.input = true}; }
+  bool by_token() const override { return true; }
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor x = f.input.contiguous();

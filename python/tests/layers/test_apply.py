@@ -12,6 +12,7 @@ from _threads import in_threads
 from conftest import MODELS, applied, error, gradients, inputs, make, same
 import pytest
 import torch
+import transformers
 
 import compact
 from compact.base import library
@@ -350,3 +351,23 @@ def test_tokens_share_no_scale_of_codes():
             made.append(embeddings.grad[:, :-1][~large[:, :-1]])
         error[factor] = ((made[1] - made[0]).norm(dim=-1) / made[0].norm(dim=-1)).max()
     assert error[1000] < 2 * error[1] < 0.5, error
+
+
+def test_heads_share_no_scale_of_codes():
+    """The same of heads that have norms."""
+    error = {}
+    ids = inputs("llama")["input_ids"]
+    for factor in (1, 1000):
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(vocab_size=200, **sizes)).train()
+        queries = model.model.layers[0].self_attn.q_proj.weight
+        with torch.no_grad():
+            queries[:64] *= factor  # which the norm takes away
+        made = []
+        for policy in (None, "gact-l1"):
+            if policy:
+                compact.apply(model, policy)
+            made.append(torch.autograd.grad(model(input_ids=ids, labels=ids).loss, queries)[0][64:])
+        error[factor] = (made[1] - made[0]).norm() / made[0].norm()
+    assert error[1000] < 1.5 * error[1] < 0.5, error
