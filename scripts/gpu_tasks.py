@@ -29,6 +29,7 @@ BF16, SAME = "--dtype=bfloat16", "--deterministic"
 BESIDE_CPU = {
     "exact": (["--preset=exact"], None),
     "recompute": (["--preset=recompute"], TEXTS),
+    "tiled": (["--preset=tiled", "--set=slot role:{norm,gate_up,gate,product} = tile:tokens=50"], LANGUAGE),
     "compact": (["--preset=compact"], TEXTS),
     "gact-l1": (["--preset=gact-l1"], None),
     "gact-l3": (["--preset=gact-l3"], LANGUAGE),  # which offloads

@@ -18,6 +18,7 @@ constexpr SearchedPreset kPresets[] = {
     {"off"},
     {"exact"},
     {"recompute"},
+    {"tiled"},
     {"gact-l1.1", {.quantize = true}},
     {"gact-l1", {.quantize = true}},
     {"gact-l1.2", {.quantize = true}},

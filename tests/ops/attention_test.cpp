@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/functions/attention.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "compact/codecs/meta_device.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 #include "tests/ops/bound_segment.h"
 
@@ -95,6 +98,43 @@ TEST(Attention, TakesAnyStrides) {
     EXPECT_TRUE(at::equal(got.gk, wanted.gk)) << which;
     EXPECT_TRUE(at::equal(got.gv, wanted.gv)) << which;
   }
+}
+
+// The memory of the product takes the gradients of some heads at a time.
+TEST(Attention, GradientsOfSomeHeadsAtATimeAreTheSame) {
+  install_counting_allocator();
+  const int threads = at::get_num_threads();
+  for (const int now : {1, 3}) {
+    at::set_num_threads(now);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const int64_t kv_heads : {2, 3, 6}) {
+        const int64_t heads = 6, dim = 4, width = (heads + 2 * kv_heads) * dim;
+        Parameter product;
+        product.weight = noise({width, 8}, "product", type);
+        const auto run = [&](int64_t gradient_bytes) {
+          AttentionOptions options;
+          options.gradient_bytes = gradient_bytes;
+          BoundSegment s("attention", Slot{"input", 8});
+          s.add(linear_stage(), {&product}, Slot{"qkv", width});
+          s.add(attention_stage(heads, kv_heads, dim, options), {}, Slot{"out", heads * dim});
+          s.finish();
+          const at::Tensor x = noise({1, 130, 8}, "x", type).requires_grad_(true), y = s(x);
+          const at::Tensor gy = noise({1, 130, heads * dim}, "gy", type);
+          reset_peak(at::kCPU);
+          const int64_t before = live_bytes(at::kCPU);
+          torch::autograd::backward({y}, {gy}, /*retain_graph=*/false);
+          return std::pair(x.grad(), peak_bytes(at::kCPU) - before);
+        };
+        const auto [want, whole] = run(1 << 28);
+        const auto [got, some] = run(1);
+        EXPECT_TRUE(same_bits(got, want)) << now << " " << kv_heads;
+        if (now == 1) {
+          EXPECT_LT(some, whole) << kv_heads;
+        }
+      }
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(Attention, TakesNoSequencesAndEmptyOnes) {

@@ -88,11 +88,13 @@ struct Block {
     return {&attn_norm, &qkv, &out, &mlp_norm, &gate_up, &down};
   }
 
-  // As models build it. `sketched` slots are named in `sketch`.
+  // As models build it. `sketched` slots are named in `sketch`; `drop`: the treatment of those that
+  // are dropped.
   std::unique_ptr<BoundSegment> segment(Dropped dropped,
-                                        const std::vector<std::string>& sketch = {}) {
+                                        const std::vector<std::string>& sketch = {},
+                                        const std::string& drop = "recompute") {
     const auto slot = [&](size_t i, int64_t width) {
-      const char* how = dropped[i] ? "recompute" : "keep";
+      std::string how = dropped[i] ? drop : "keep";
       for (const std::string& name : sketch) {
         if (name == kDroppable[i]) how = "sketch";
       }

@@ -76,6 +76,35 @@ TEST_F(Planned, EqualsARealStep) {
   RecordProperty("real below plan", below);
 }
 
+TEST_F(Planned, EqualsARealStepByTiles) {
+  std::mt19937 random(5);
+  const std::string blocks = "slot role:{residual,qkv,attention} = recompute\n";
+  int lower = 0;
+  for (int round = 0; round < 24; ++round) {
+    const int64_t tokens = 1 + static_cast<int64_t>(random() % 90);
+    const char* const tiled = round % 2 ? "{norm,gate_up,gate,product}" : "{gate_up,gate,product}";
+    const TestStep step{.batch = 1 + static_cast<int64_t>(random() % 3),
+                        .length = 8 + static_cast<int64_t>(random() % 90)};
+    const LlamaConfig shape = random_decoder(random);
+    const OptimizerInfo& kind = *optimizers()[static_cast<size_t>(round) % optimizers().size()];
+    const std::string frozen = round % 5 ? "" : "grad layers.*.mlp.down = frozen\n";
+    const auto request = [&](const std::string& how) {
+      return small_request(cat(blocks, "slot role:", tiled, " = ", how, "\n", frozen), at::kFloat,
+                           step, shape, kind);
+    };
+    const PlanRequest r = request(cat("tile:tokens=", tokens));
+    const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
+    expect_equal_parts(plan, real, text_of(r, "tiles"));
+    EXPECT_EQ(plan.peak, real.peak) << tokens << " " << text_of(r, "tiles");
+    const int64_t whole = plan_step(request("recompute")).memory.peak;
+    lower += plan.peak < whole;
+    if (tokens >= step.batch * step.length) {
+      EXPECT_EQ(plan.peak, whole);
+    }
+  }
+  EXPECT_GT(lower, 4);
+}
+
 // Updates of tall matrices are copied from their transposes; with few tokens the peak is there.
 TEST_F(Planned, EqualsARealStepOfMuon) {
   const OneThread one;

@@ -134,7 +134,9 @@ const Policy::Line* Policy::find(PolicyKind kind, std::string_view name, Role ro
 
 Treatment Policy::slot(std::string_view name, Role role) const {
   const Line* const line = find(PolicyKind::kSlot, name, role);
-  return line ? line->slot : Treatment();
+  if (!line) return Treatment();
+  const bool plain = role == Role::kCheap || role == Role::kHeavy;
+  return plain && line->slot.tile() > 0 ? Treatment::parse("recompute") : line->slot;
 }
 
 Spec Policy::grad(std::string_view name) const {

@@ -51,7 +51,7 @@ class Policy {
   void append(const Policy& other);
 
   // The treatment of a name; where no line matches: keep, full, an empty text for moments, and the
-  // device for weights.
+  // device for weights. What plain operations save is rebuilt whole where the line says `tile`.
   Treatment slot(std::string_view name, Role role = Role::kNone) const;
   Spec grad(std::string_view name) const;
   std::string moment(std::string_view name) const;

@@ -44,8 +44,8 @@ ByteBudget budget_of(const Spec& treatment);
 // or a value out of range, and on more than one.
 void check_treatment(PolicyKind kind, const std::vector<Spec>& chain);
 
-// `keep`, `recompute`, `tile:tokens=N`, `sketch`, `chunk:tokens=N`, or codecs joined by `+`. Copies share what was
-// parsed; it never changes.
+// `keep`, `recompute`, `tile:tokens=N`, `sketch`, `chunk:tokens=N`, or codecs joined by `+`. Copies
+// share what was parsed; it never changes.
 class Treatment {
  public:
   Treatment();  // keep

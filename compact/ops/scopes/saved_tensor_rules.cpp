@@ -59,11 +59,11 @@ bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
 // Maps of images: a convolution may have made them, and a batch norm read what follows, so that
 // channels of other sizes share no scale.
 bool is_image_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4; }
-// A factor of rows of 64 elements or more. The gradient of a row is divided by it where a norm comes
-// after, and it takes few bytes.
+// A factor of rows of 64 elements or more. The gradient of a row is divided by it where a norm
+// comes after, and it takes few bytes.
 bool is_factor_of_rows(const RunningOp& op, const at::Tensor& t) {
-  const auto [factor, rows] = std::minmax(
-      {c10::multiply_integers(op.values[0]), c10::multiply_integers(op.values[1])});
+  const auto [factor, rows] =
+      std::minmax({c10::multiply_integers(op.values[0]), c10::multiply_integers(op.values[1])});
   return t.numel() == factor && rows >= 64 * factor;
 }
 // Attention's values, not the logarithms beside them.

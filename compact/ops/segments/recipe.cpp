@@ -224,9 +224,9 @@ void Recipe::fit_tiles() {
     } else if (tiles.empty() || tiles.back().last != t - 1) {
       tiles.push_back({.first = t - 1, .last = t, .tokens = tokens});
     } else {
-      COMPACT_CHECK(tokens == tiles.back().tokens, "slot `", slot.name, "` = ",
-                    slot.treatment.text(), ": it is made with tiles of ", tiles.back().tokens,
-                    " tokens");
+      COMPACT_CHECK(tokens == tiles.back().tokens, "slot `", slot.name,
+                    "` = ", slot.treatment.text(), ": it is made with tiles of ",
+                    tiles.back().tokens, " tokens");
       tiles.back().last = t;
     }
   }

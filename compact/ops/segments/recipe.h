@@ -74,8 +74,8 @@ struct Recipe {
   // Gives slots of which signs are read a codec that keeps signs. Throws InputError naming the slot
   // whose codec loses what a backward pass reads.
   void fit_codecs();
-  // Finds the tiles. A slot between operations that cannot run so is `recompute` from now on. Throws
-  // InputError naming the slot.
+  // Finds the tiles. A slot between operations that cannot run so is `recompute` from now on.
+  // Throws InputError naming the slot.
   void fit_tiles();
   // Switches stages to a mask of their own where the slot that they would read loses signs.
   void fit_stages();

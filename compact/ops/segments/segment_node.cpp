@@ -105,6 +105,15 @@ void SegmentNode::restore(HeldTensors& h, int tensor) const {
     h.encoded[tensor] = {};
     return;
   }
+  if (const Recipe::Tiles* const tiles = recipe->tiles_of(tensor - 1)) {
+    const int input = recipe->steps[tiles->first].input;
+    restore(h, input);
+    if (runs_by_tiles(tiles, h.tensors[input])) {
+      h.tensors[tensor] = run_tiles(*recipe, *tiles, h.tensors, h.weights, h.pass);
+      if (rebuilt) *rebuilt += tiles->last + 1 - tiles->first;
+      return;
+    }
+  }
   const Recipe::Step& step = recipe->steps[tensor - 1];
   restore(h, step.input);
   if (step.other >= 0) restore(h, step.other);
@@ -314,7 +323,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
       const Recipe::Tiles* const tiles = recipe.tiles_of(static_cast<int>(i));
       if (runs_by_tiles(tiles, t[step.input])) {
         i = static_cast<size_t>(tiles->last);
-        t[i + 1] = run_tiles(recipe, *tiles, t, h.weights, h.pass, if_kept, sides_if_kept);
+        t[i + 1] = run_tiles(recipe, *tiles, t, h.weights, h.pass, &if_kept, &sides_if_kept);
       } else {
         Stage::Forward f;
         f.want_extras = demand.back[i] || demand.again[i];

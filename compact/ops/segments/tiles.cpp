@@ -24,7 +24,8 @@ at::Tensor in_shape(const at::Tensor& rows, std::vector<int64_t> sizes) {
 
 // The arguments of a step in a tile, with random bits of their own.
 SegmentPass of_tile(SegmentPass pass, int step, int64_t first) {
-  pass.noise = derive(derive(pass.noise, static_cast<uint64_t>(step)), static_cast<uint64_t>(first));
+  pass.noise =
+      derive(derive(pass.noise, static_cast<uint64_t>(step)), static_cast<uint64_t>(first));
   return pass;
 }
 
@@ -72,9 +73,9 @@ bool runs_by_tiles(const Recipe::Tiles* tiles, const at::Tensor& x) {
   return tiles && tokens_of(x) > tiles->tokens;
 }
 
-at::Tensor run_tiles(const Recipe& recipe, const Recipe::Tiles& tiles, Tensors& t, Weights weights,
-                     const SegmentPass& pass, std::vector<int64_t>& if_kept,
-                     std::vector<int64_t>& sides_if_kept) {
+at::Tensor run_tiles(const Recipe& recipe, const Recipe::Tiles& tiles, const Tensors& t,
+                     Weights weights, const SegmentPass& pass, std::vector<int64_t>* if_kept,
+                     std::vector<int64_t>* sides_if_kept) {
   const auto input = static_cast<size_t>(recipe.steps[static_cast<size_t>(tiles.first)].input);
   const at::Tensor x = token_rows(t[input]);
   at::Tensor y;
@@ -88,9 +89,9 @@ at::Tensor run_tiles(const Recipe& recipe, const Recipe::Tiles& tiles, Tensors& 
       f.pass = of_tile(pass, i, first);
       at::Tensor made = recipe.run(place, local, weights, f);
       local[static_cast<size_t>(step.input)] = at::Tensor();
-      if_kept[place + 1] += static_cast<int64_t>(made.nbytes());
-      if (!step.side.name.empty()) {
-        sides_if_kept[place] += tokens_of(made) * step.side.width * made.element_size();
+      if (if_kept) (*if_kept)[place + 1] += static_cast<int64_t>(made.nbytes());
+      if (sides_if_kept && !step.side.name.empty()) {
+        (*sides_if_kept)[place] += tokens_of(made) * step.side.width * made.element_size();
       }
       local[place + 1] = std::move(made);
     }

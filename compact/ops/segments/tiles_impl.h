@@ -16,19 +16,20 @@ namespace compact {
 
 // Whether steps that read x run by tiles: it has more tokens than one.
 bool runs_by_tiles(const Recipe::Tiles* tiles, const at::Tensor& x);
-// The forward pass: what the last of the steps makes of the tensor that the first one reads. Adds
-// the bytes that each tensor would have to `if_kept`, and those of side outputs to `sides_if_kept`.
-// `pass` has the segment's noise.
-at::Tensor run_tiles(const Recipe& recipe, const Recipe::Tiles& tiles, Tensors& t, Weights weights,
-                     const SegmentPass& pass, std::vector<int64_t>& if_kept,
-                     std::vector<int64_t>& sides_if_kept);
+// The forward pass: what the last of the steps makes of the tensor that the first one reads. Where
+// given, the bytes that each tensor would have are added to `if_kept`, and those of side outputs to
+// `sides_if_kept`. `pass` has the segment's noise.
+at::Tensor run_tiles(const Recipe& recipe, const Recipe::Tiles& tiles, const Tensors& t,
+                     Weights weights, const SegmentPass& pass,
+                     std::vector<int64_t>* if_kept = nullptr,
+                     std::vector<int64_t>* sides_if_kept = nullptr);
 
 struct TilesBack {
   at::Tensor gy;        // gradient of what the last step made
   at::Tensor residual;  // where defined: to be added to the result, in its memory where that can be
   FunctionRef<at::Tensor()> input;  // gives what the first step reads; called where that is needed
-  Weights weights;      // of all steps of the segment
-  SegmentPass pass;     // noise: of the segment
+  Weights weights;                  // of all steps of the segment
+  SegmentPass pass;                 // noise: of the segment
   const Wanted& wanted;
   const std::vector<bool>& made;      // of which tensors a gradient is made
   std::span<at::Tensor> gparameters;  // result: one per parameter of the segment

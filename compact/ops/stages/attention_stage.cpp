@@ -6,6 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/functions/attention.h"
 #include "compact/ops/functions/efficient_attention.h"
 #include "compact/ops/functions/heads.h"
@@ -62,6 +63,13 @@ class AttentionStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const auto [q, k, v] = split(b.input);
+    if (causal_ && !b.pass.ranges.defined() && b.consume && heads_at_once(q) < kv_heads_) {
+      // The input's memory takes the gradients.
+      by_heads({by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_), *b.extras, 0, q, k, v},
+               how(b.pass));
+      b.gy = b.output = at::Tensor();
+      return b.residual.defined() ? b.input + b.residual : b.input;
+    }
     if (fused_ && !b.pass.ranges.defined()) {
       const AttentionGradients g =
           gradients(by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_), *b.extras, how(b.pass));
@@ -130,11 +138,39 @@ class AttentionStage final : public Stage {
                   : efficient_attention_backward(gout, q, keys, values, out, extras, how,
                                                  options_.choice.width);
   }
+  // How many key heads, with their queries, have gradients of at most gradient_bytes; at least one,
+  // and on a CPU, whose kernel has one thread for a head, as many as keep its threads busy.
+  int64_t heads_at_once(const at::Tensor& q) const {
+    const int64_t queries = heads_ / kv_heads_,
+                  bytes = q.size(0) * (queries + 2) * q.size(2) * dim_ * q.element_size();
+    int64_t least = 1;
+    if (device_type_of(q) == c10::kCPU) {
+      const int64_t busy = q.size(0) * queries;
+      least = busy ? (at::get_num_threads() + busy - 1) / busy : 1;
+    }
+    return bytes ? std::max(options_.gradient_bytes / bytes, least) : kv_heads_;
+  }
+  void by_heads(const RangeBackward& r, const MaskedAttention& how) const {
+    const int64_t queries = heads_ / kv_heads_, most = heads_at_once(r.q);
+    for (int64_t first = 0; first < kv_heads_; first += most) {
+      const int64_t count = std::min(most, kv_heads_ - first);
+      const auto some = [&](const at::Tensor& t, int64_t each) {
+        return t.narrow(1, first * each, count * each);
+      };
+      RangeBackward one{
+          some(r.gout, queries), some(r.q, queries), some(r.k, 1), some(r.v, 1),
+          some(r.out, queries),  r.extras,           r.number,     some(r.gq, queries),
+          some(r.gk, 1),         some(r.gv, 1)};
+      // The logsumexp of each query head; what follows it is of all.
+      if (!one.extras.empty()) one.extras[0] = some(one.extras[0], queries).contiguous();
+      fused_backward(one, how);
+    }
+  }
   void fused_backward(const RangeBackward& r, const MaskedAttention& how) const {
     const AttentionGradients g = gradients(r.gout, r.q, r.k, r.v, r.out, r.extras, how);
     r.gq.copy_(g.gq);
-    r.gk.copy_(sum_groups(g.gk, kv_heads_));
-    r.gv.copy_(sum_groups(g.gv, kv_heads_));
+    r.gk.copy_(sum_groups(g.gk, r.k.size(1)));
+    r.gv.copy_(sum_groups(g.gv, r.k.size(1)));
   }
   void masked_backward(const RangeBackward& r, const MaskedAttention& how) const {
     if (kv_heads_ == heads_) {

@@ -92,6 +92,9 @@ struct AttentionOptions {
   double dropout = 0;                // of probabilities, in training
   int64_t window = 0;                // tokens that one attends to, itself among them; 0: all
   double softcap = 0;                // scores s are softcap tanh(s / softcap); 0: as they are
+  // Bytes of gradients that a kernel for causal attention makes before they are copied to where
+  // they belong: where all are more, it runs for some heads at a time.
+  int64_t gradient_bytes = int64_t{1} << 28;
   // The choice of choose_masked_attention for the network's device and type, for attention that is
   // not causal, is padded, or has dropout.
   AttentionChoice choice = {AttentionKernel::kChunks, 0};

@@ -25,7 +25,7 @@ def around_layers(text: str) -> str:
     heavy = None
     if any(ops.slot_budget(text)):
         heavy = ops.slot_treatment(text, "heavy")
-    elif all(ops.slot_treatment(text, role) == "recompute" for role in ("qkv", "gate_up")):  # products of layers run again
+    elif all(ops.slot_treatment(text, role).startswith(("recompute", "tile")) for role in ("qkv", "gate_up")):  # products of layers run again
         heavy = "recompute:budget=25%"
     return "slot role:cheap = recompute\n" + (f"slot role:heavy = {heavy}\n" if heavy else "")
 
@@ -137,7 +137,7 @@ class NetworkState(ScopeState):
     def __init__(self, policy: str, text: str, reason: str = "", planned: bool = False):
         if any(line.split()[:1] == ["grad"] for line in text.splitlines()):
             raise ValueError("policies with `grad` lines need layers that compact knows")
-        if text == policy_text("recompute"):
+        if text in (policy_text("recompute"), policy_text("tiled")):
             raise ValueError('blocks are rebuilt of layers that compact knows; "exact" rebuilds what it can in any network')
         super().__init__(policy if policy in presets() else text, False, Notes(), not planned)  # a planned step fits even if the part that it asks for is missed
         self.text = text
