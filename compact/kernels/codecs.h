@@ -52,8 +52,8 @@ struct Draw {
 
 // Rows in 8-bit floats that share a power of two over kFloat8Block neighbours of a row (float8.h
 // says what a code means). With b the block's number, rows after rows, its element j takes half
-// j%2 (0: low) of word (j%8)/2 of philox(key, 32 b + j/8). A block with a NaN or an infinity reads
-// back as NaN.
+// j%2 (0: low) of word (j%8)/2 of philox(key, 32 b + j/8). A block with a NaN reads back as NaN;
+// an infinity stays one, alone.
 inline constexpr int64_t kFloat8Block = 256;
 struct Float8Pack {
   const float* x;  // [rows, n]

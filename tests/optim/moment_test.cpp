@@ -62,6 +62,33 @@ TEST(Moment, RoundsWithoutBias) {
   }
 }
 
+// What overflows in one place leaves its neighbours as they would be without it.
+TEST(Moment, AnInfinityIsAlone) {
+  for (const bool is_signed : {true, false}) {
+    const Moment m = f8({1, 300}, is_signed);
+    at::Tensor x = at::full({1, 300}, is_signed ? -1e-5f : 1e-5f);
+    m.write(0, x, 3);
+    const at::Tensor without = m.read(0, 1).clone();
+    x[0][5] = is_signed ? -INFINITY : INFINITY;
+    m.write(0, x, 3);
+    at::Tensor got = m.read(0, 1);
+    EXPECT_TRUE(got[0][5].isinf().item<bool>());
+    EXPECT_EQ(got[0][5].item<float>() < 0, is_signed);
+    got[0][5] = without[0][5];
+    EXPECT_TRUE(at::equal(got, without));
+    // Beside nothing but zeros; a finite number that does not fit stays finite.
+    at::Tensor y = at::zeros({1, 300});
+    y[0][7] = INFINITY;
+    m.write(0, y, 3);
+    EXPECT_TRUE(at::equal(m.read(0, 1), y));
+    y[0][8] = 3e38f;
+    m.write(0, y, 3);
+    got = m.read(0, 1);
+    EXPECT_TRUE(got[0][7].isinf().item<bool>());
+    EXPECT_EQ(got[0][8].item<float>(), 0.875f * 0x1p126f);
+  }
+}
+
 TEST(Moment, KeepsWhatIsSmallAndShowsWhatIsBroken) {
   const Moment v = f8({1, 256}, false);
   at::Tensor x = at::full({1, 256}, 1e-30f);

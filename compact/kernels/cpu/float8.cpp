@@ -23,7 +23,8 @@ COMPACT_INLINE UVec codes_of(Vec x, float inverse, UVec random) {
   const Vec counted = select(is_small, y * kFormat.steps() + fraction, Vec{});
   const UVec small = (UVec)convert<IVec>(counted);
   const UVec normal = ((y_bits + (random << 4)) >> 20) - (kFormat.shift() << 3);
-  const UVec large = select(y < 0.9375f, normal, splat(kFormat.most()));
+  const UVec most = select(y <= 4.0f, splat(kFormat.most() - 1), splat(kFormat.most()));
+  const UVec large = select(y < 0.875f, normal, most);
   const UVec code = select(is_small, small, large);
   if constexpr (kSigned) return code | (bits >> 31 << 7);
   return select((code == 0u) & (y > 0.0f), splat(1u), code);
@@ -34,7 +35,8 @@ void pack_block(const Float8Pack& a, int64_t block, int64_t at, int64_t count) {
   const float* x = a.x + at;
   UVec most{};
   for_lanes(count, [&](int64_t i, auto n) {
-    const UVec size = (UVec)load(x + i, n) & 0x7fffffffu;
+    const UVec bits = (UVec)load(x + i, n) & 0x7fffffffu;
+    const UVec size = select(bits == 0x7f800000u, splat(1u), bits);  // float8_size()
     most = select(size > most, size, most);
   });
   a.scales[block] =
@@ -55,7 +57,8 @@ COMPACT_INLINE Vec values_of(UVec code) {
   const UVec size = kSigned ? code & 0x7fu : code;
   const Vec small = convert<Vec>((IVec)size) * (1 / kFormat.steps());
   const UVec normal = (size << 20) + (kFormat.shift() << 23);
-  const UVec y = select(size < 8u, (UVec)small, normal);
+  const UVec large = select(size == kFormat.most(), splat(0x7f800000u), normal);
+  const UVec y = select(size < 8u, (UVec)small, large);
   return (Vec)(kSigned ? y | (code >> 7 << 31) : y);
 }
 

@@ -29,7 +29,7 @@ __global__ void pack(Float8Pack a, int64_t blocks, bool aligned) {
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kParts * kPart; ++i) {
-      largest = max(largest, bits_of(x[i / kPart][i % kPart]) & 0x7fffffffu);
+      largest = max(largest, float8_size(x[i / kPart][i % kPart]));
     }
 #pragma unroll
     for (int step = kWarp / 2; step > 0; step /= 2) {

@@ -15,7 +15,7 @@ void float8_pack(const Float8Pack& a, const Launch&) {
     const int64_t count = std::min(kFloat8Block, a.n - column), at = b / blocks * a.n + column;
     uint32_t largest = 0;
     for (int64_t j = 0; j < count; ++j) {
-      largest = std::max(largest, bits_of(a.x[at + j]) & 0x7fffffffu);
+      largest = std::max(largest, float8_size(a.x[at + j]));
     }
     a.scales[b] = float8_scale(largest);
     const float inverse = float8_inverse(a.scales[b]);

@@ -294,6 +294,28 @@ def test_bf16_with_8_bit_moments_trains_as_f32():
     assert abs(mean) + half < 0.01 * loss, (mean, half, loss, pairs)
 
 
+def test_an_overflow_of_8_bit_moments_is_alone():
+    """Where a gradient's square overflows, its second moment is infinite, as in float32, and no neighbour's changes."""
+    exact, p = parameters((2, 600), (2, 600))
+    with torch.no_grad():
+        p.copy_(exact)
+    a, b = compact.optim.AdamW([exact], lr=1e-2), compact.optim.AdamW([p], lr=1e-2, moments="f8")
+    for step in range(3):
+        for q, optimizer in ((exact, a), (p, b)):
+            give_gradients([q], 0)
+            if step == 1:
+                q.grad[1, 300] = 1e20
+            optimizer.step()
+    assert torch.isfinite(p).all()
+    rest = torch.ones_like(p, dtype=torch.bool)
+    rest[1, 256:512] = False  # these share the first moment's power
+    torch.testing.assert_close(p[rest], exact[rest], atol=5e-3, rtol=0)
+    torch.testing.assert_close(p, exact, atol=2e-2, rtol=0)
+    scales = b.state[p]["exp_avg_sq_scales"]
+    assert (scales[scales.isfinite()] < 1e3).all() and scales.isfinite().all()
+    assert (b.state[p]["exp_avg_sq"] == 255).nonzero().tolist() == a.state[exact]["exp_avg_sq"].isinf().nonzero().tolist() == [[1, 300]]
+
+
 @pytest.mark.parametrize("moments", ["f32", "bf16", "f8"])
 def test_sizes_at_the_edge(moments):
     """No element, one, and blocks of an 8-bit moment that are just full, or just begun."""
