@@ -98,6 +98,12 @@ at::Tensor LanguageModel::loss(const Tensors& inputs, const at::Tensor& targets,
   return sum;
 }
 
+Network::Names LanguageModel::other_names(const std::string& name) const {
+  const std::string_view embedding = embedding_name();
+  const std::string_view prefix = embedding.substr(0, embedding.find('.') + 1);
+  return name.starts_with(prefix) ? Names{name.substr(prefix.size())} : Names{};
+}
+
 Network::Names LanguageModel::copies_of(const std::string& name) const {
   return !head_ && name == embedding_name() ? Names{"lm_head.weight"} : Names{};
 }

@@ -31,6 +31,8 @@ class LanguageModel : public Network {
   // Whether tokens of a sequence of this length are read otherwise than those of a shorter one.
   virtual bool is_far(int64_t length) const { return false; }
 
+  // A folder of the model without its head (LlamaModel, published GPT-2) lacks the prefix.
+  Names other_names(const std::string& name) const override;
   // Tied, a file may have the embedding as a head once more.
   Names copies_of(const std::string& name) const override;
 

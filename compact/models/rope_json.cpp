@@ -108,8 +108,8 @@ RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_p
   constexpr int64_t kPhi3Original = 4096;
   // Beside the object it is read first, as in transformers 5.
   const bool given = keys.find(kOriginal) != nullptr;
-  const int64_t original = keys.integer(kOriginal, form.phi3 ? kPhi3Original : 0);
-  COMPACT_CHECK(!(form.phi3 || given) || original > 0, keys.where(), ": ", kOriginal,
+  const int64_t original = keys.integer(kOriginal, 0);
+  COMPACT_CHECK(!given || original > 0, keys.where(), ": ", kOriginal,
                 " must be from 2 to 2147483647, is ", original);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* value = keys.find(key);
@@ -119,6 +119,8 @@ RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_p
     take(inner.given, "rope_theta", theta);
     take(inner.given, "partial_rotary_factor", partial);
     RopeConfig rope = read_object(inner, *value, form, original, max_positions);
+    // The default beside the object precedes what the object says, too.
+    if (form.phi3 && !given && rope.original_length > 0) rope.original_length = kPhi3Original;
     COMPACT_CHECK(!found || *found == rope, keys.where(),
                   ": rope_scaling and rope_parameters must agree, or one of them be left out");
     found = std::move(rope);

@@ -166,6 +166,10 @@ LoadedWeights load(Network& model, const std::string& folder, const std::optiona
         (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
       result.fresh.push_back(name);
     } else {
+      COMPACT_CHECK(name != "lm_head.weight" || weights.contains(found), folder, ": has no head `",
+                    name,
+                    "`, and config.json does not say that it is the embedding "
+                    "(tie_word_embeddings): save the model with its head (AutoModelForCausalLM)");
       read_tensor(weights, found, model, name, tensor, how);
       read.insert(found);
       for (const std::string& copy : model.copies_of(name)) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A decoder's config saved by transformers, read and written in C++, loads as the same model."""
 
+import json
 import pathlib
 import tempfile
 
@@ -63,6 +64,12 @@ def main() -> None:
         for label, config in CONFIGS.items():
             config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
             config.save_pretrained(folder / label)
+        # What other programs write: the length inside the object alone.
+        written = json.loads((folder / "phi3" / "config.json").read_text())
+        del written["original_max_position_embeddings"]
+        (folder / "phi3_inside").mkdir()
+        (folder / "phi3_inside" / "config.json").write_text(json.dumps(written))
+        CONFIGS["phi3_inside"] = AutoConfig.from_pretrained(folder / "phi3_inside")
         run_test("models", "ConfigExchange.*", name)
         for label, config in CONFIGS.items():
             back = AutoConfig.from_pretrained(folder / f"{label}_back")

@@ -102,6 +102,14 @@ TEST(HfFamily, DefaultsAreThoseOfTheClass) {
   const LlamaConfig beside = config_of(small("qwen3", {{"original_max_position_embeddings", 96},
                                                        {"rope_scaling", {{"rope_type", "yarn"}}}}));
   EXPECT_EQ(beside.rope.original_length, 96);
+  // So does Phi-3's default of 4096.
+  const json longrope = {{"rope_type", "longrope"},
+                         {"short_factor", {1, 1, 1, 1}},
+                         {"long_factor", {1, 2, 3, 4}},
+                         {"original_max_position_embeddings", 64}};
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    EXPECT_EQ(config_of(small("phi3", {{key, longrope}})).rope.original_length, 4096);
+  }
   // The settings inside the object override older ones beside it.
   const LlamaConfig stale = config_of(
       small("qwen3",

@@ -13,8 +13,6 @@
 namespace compact {
 namespace {
 
-constexpr const char* kPrefix = "transformer.";
-
 std::string layer_of(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
 
 const Gpt2Config& checked_for(const NetworkOptions& options, const Gpt2Config& config) {
@@ -83,7 +81,7 @@ at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, co
 
 std::vector<std::pair<std::string, at::Tensor>> Gpt2::named_tensors() const {
   NamedTensors all;
-  const std::string base = kPrefix;
+  const std::string base = "transformer.";
   const auto put_matrix = [&](const std::string& name, const Affine& a) {
     all.emplace_back(name + ".weight", a.weight->weight.detach().t());
     all.emplace_back(name + ".bias", a.bias->weight.detach());
@@ -103,11 +101,6 @@ std::vector<std::pair<std::string, at::Tensor>> Gpt2::named_tensors() const {
   put(all, base + "ln_f", final_norm_);
   if (!config_.tie_word_embeddings) put(all, "lm_head", {&head()});
   return all;
-}
-
-Network::Names Gpt2::other_names(const std::string& name) const {
-  const std::string prefix = kPrefix;
-  return name.starts_with(prefix) ? Names{name.substr(prefix.size())} : Names{};
 }
 
 }  // namespace compact

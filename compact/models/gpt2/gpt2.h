@@ -52,8 +52,6 @@ class Gpt2 final : public LanguageModel {
   const Gpt2Config& config() const { return config_; }
   // Hugging Face names; there matrices are [in, out], so these are transposed views.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
-  // Published files lack the prefix.
-  Names other_names(const std::string& name) const override;
 
  private:
   const char* embedding_name() const override { return "transformer.wte.weight"; }
