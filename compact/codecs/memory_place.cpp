@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "compact/base/atomic_file.h"
@@ -30,7 +31,9 @@ namespace {
 struct Mapping {
   uintptr_t begin;
   std::atomic<uintptr_t> end;
+  std::string folder;
   Mapping* next;
+  std::atomic<int> error{0};  // of writing to its file, which the system tells once
 };
 std::atomic<Mapping*> g_mappings{nullptr};
 struct sigaction g_before;
@@ -49,7 +52,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   sigaction(number, &g_before, nullptr);  // the access that failed is made again
 }
 
-Mapping* watch(const void* begin, size_t bytes) {
+Mapping* watch(const void* begin, size_t bytes, const std::string& folder) {
   static std::once_flag once;
   std::call_once(once, [] {
     struct sigaction action = {};
@@ -58,7 +61,7 @@ Mapping* watch(const void* begin, size_t bytes) {
     sigaction(SIGBUS, &action, &g_before);
   });
   const auto first = reinterpret_cast<uintptr_t>(begin);
-  auto* const mapping = new Mapping{first, first + bytes, g_mappings};
+  auto* const mapping = new Mapping{first, first + bytes, folder, g_mappings};
   while (!g_mappings.compare_exchange_weak(mapping->next, mapping)) continue;
   return mapping;
 }
@@ -87,7 +90,7 @@ at::Tensor mapped_zeros(at::IntArrayRef sizes, const at::TensorOptions& options,
   // file: it has none of this.
   madvise(begin, size, MADV_SEQUENTIAL);
   madvise(begin, size, MADV_DONTFORK);
-  const auto unmap = [size, mapping = watch(begin, size), process = getpid()](void* p) {
+  const auto unmap = [size, mapping = watch(begin, size, folder), process = getpid()](void* p) {
     if (getpid() != process) return;  // which may have something else there
     mapping->end = 0;
     munmap(p, size);
@@ -138,6 +141,22 @@ at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOp
     return at::zeros(sizes, options);
   }
   return cpu ? mapped_zeros(sizes, options, folder) : pinned_zeros(sizes, options);
+}
+
+void check_disks() {
+  for (Mapping* m = g_mappings; m; m = m->next) {
+    if (m->end == 0) continue;
+    while (msync(reinterpret_cast<void*>(m->begin), 1, MS_SYNC) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != ENOMEM) m->error = errno;  // ENOMEM: it is not, or no longer, in this process
+      break;
+    }
+    if (m->error == 0) continue;
+    throw DiskError(cat(m->folder,
+                        ": the disk did not take weights or optimizer state that lie in it (",
+                        std::generic_category().message(m->error),
+                        "), so they are lost; checkpoints are as they were"));
+  }
 }
 
 void read_ahead(const at::Tensor& t) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,14 @@ bool is_outside(MemoryPlace place, at::Device device);
 // where the folder cannot hold it, or lies in memory itself (tmpfs).
 at::Tensor zeros_in(MemoryPlace place, at::IntArrayRef sizes, const at::TensorOptions& options,
                     const std::string& folder);
+// A disk lost what was written to memory that lies in its files.
+struct DiskError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+// Throws DiskError, with folder and reason, where the system could not write pages of living
+// tensors of zeros_in() to their files: it tells that nowhere else, and what is read from them may
+// be of any age. Asks each file by one page. To be called after what is to be kept was read.
+void check_disks();
 // Has the system begin to read the file that a tensor of zeros_in() lies in.
 void read_ahead(const at::Tensor& t);
 

@@ -149,6 +149,7 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
                 ": a checkpoint of ", content.optimizer_parts, " parts has ", written.size());
   const char* const model = content.adapters ? kAdapterFile : kModelFile;
   write_safetensors(to / model, content.model, kModelMetadata);
+  if (content.check) content.check();
   write_json(to / kConfigFile, content.config);
   write_files_atomically(to, content.texts);
   std::vector<std::string> names = {model, kConfigFile};

@@ -46,6 +46,8 @@ struct CheckpointContent {
   // Where there are several: has the others written into the folder, as by write_optimizer_part(),
   // and calls `own` meanwhile.
   OtherParts other_parts{};
+  // Called once all tensors were read: throws where they are not to be kept.
+  std::function<void()> check{};
   nlohmann::json config;
   nlohmann::json trainer_state;                // an object without the key "checkpoint"
   std::map<std::string, std::string> texts{};  // file name -> content: policy.txt, a/b.json, ...

@@ -194,6 +194,7 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
   m.def(
       "state_zeros(int[] sizes, ScalarType dtype, Device device, str place, str folder) -> Tensor",
       &state_zeros);
+  m.def("check_disks", check_disks);
   // Elements of a row of an 8-bit moment that share a scale.
   m.def("moment_block", []() -> int64_t { return kernels::kFloat8Block; });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/config/option.h"
 #include "compact/io/checksum.h"
 #include "compact/ops/memory/memory.h"
@@ -142,6 +143,7 @@ void write_own_part(Group& group, const Optimizer& optimizer) {
   try {
     const CheckpointFile file = write_optimizer_part(
         folder, group.rank() + 1, group.size(), optimizer.state(Optimizer::Part::kOwned).tensors);
+    check_disks();
     said = {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", file.xxh3}};
   } catch (const InputError& e) {
     said = {{"error", e.what()}};

@@ -11,6 +11,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/config/option.h"
 #include "compact/io/adapter_folder.h"
 #include "compact/io/checkpoint.h"
@@ -76,6 +77,7 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
   content.optimizer = std::move(state.tensors);
   content.optimizer_parts = other_parts ? s.ranks : 1;
   content.other_parts = other_parts;
+  content.check = check_disks;
   content.config = task.config;
   content.trainer_state = run_state_to_json(s);
   content.trainer_state["optimizer"] = state.numbers;

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "compact/base/check.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/config/exit_codes.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/tasks/config_check.h"
@@ -56,6 +57,7 @@ void Run::save(const char* why) {
 
 // The others wait, so that none ends before the model is written.
 void Run::finish() {
+  check_disks();
   for (const Parameter* p : model_->parameters()) {
     (is_outside(p->place, device_) ? figures_.weights_outside_bytes : figures_.weights_bytes) +=
         p->weight_bytes();
@@ -69,7 +71,10 @@ void Run::finish() {
   };
   Evaluations evaluations;
   if (!measures()) {
-    keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
+    keep("the model", [&] {  // before the best takes its place
+      write_model(c_, task_, *model_);
+      check_disks();
+    });
     if (evaluation_->take_best(*model_, s_, metrics())) {
       keep("the best model", [&] { write_model(c_, task_, *model_); });
     }

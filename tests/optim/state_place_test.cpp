@@ -5,14 +5,24 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "compact/codecs/memory_place.h"
 #include "tests/optim/every_optimizer.h"
+
+// In place of libc's: what a disk that failed makes of it. The system tells an error once.
+static int g_error_of_msync = 0;
+extern "C" int msync(void* begin, size_t bytes, int flags) {
+  if (g_error_of_msync == 0) return static_cast<int>(syscall(SYS_msync, begin, bytes, flags));
+  errno = std::exchange(g_error_of_msync, 0);
+  return -1;
+}
 
 namespace compact {
 namespace {
@@ -94,6 +104,21 @@ TEST(StatePlaces, RefusesOtherWordsAndFolders) {
   EXPECT_THAT(
       [] { zeros_in(MemoryPlace::kDisk, {int64_t{1} << 50}, at::TensorOptions(), kFolder); },
       says("there is no room for 4096.0 TiB"));
+}
+
+// As when a disk is full behind the file system, or breaks: known until the state is gone.
+TEST(StatePlaces, WhatADiskDidNotTakeIsAnError) {
+  at::Tensor t = zeros_in(MemoryPlace::kDisk, {1 << 20}, at::TensorOptions(), kFolder);
+  t.fill_(1);
+  EXPECT_NO_THROW(check_disks());
+  g_error_of_msync = ENOSPC;
+  const auto says = ThrowsMessage<DiskError>(
+      HasSubstr(kFolder + ": the disk did not take weights or optimizer state that lie in it (No "
+                          "space left on device)"));
+  EXPECT_THAT(check_disks, says);
+  EXPECT_THAT(check_disks, says);
+  t.reset();
+  EXPECT_NO_THROW(check_disks());
 }
 
 // The file of a mapping, which has no name, cut short: what is read then is not there.

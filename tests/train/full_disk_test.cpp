@@ -5,12 +5,25 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "compact/base/check.h"
+#include "compact/codecs/memory_place.h"
 #include "compact/io/checkpoint.h"
 #include "compact/tasks/task.h"
 #include "compact/train/run_evaluation.h"
 #include "tests/full_disk.h"
 #include "tests/train/text_runs.h"
+
+// In place of libc's: what a disk makes of it that lost state.
+static bool g_disk_lost_state = false;
+extern "C" int msync(void* begin, size_t bytes, int flags) {
+  if (!g_disk_lost_state) return static_cast<int>(syscall(SYS_msync, begin, bytes, flags));
+  errno = EIO;
+  return -1;
+}
 
 namespace compact {
 namespace {
@@ -159,6 +172,35 @@ TEST(FullDisk, TheBestModelIsTheLastWhereItCannotBeKept) {
   limit.lift();
   EXPECT_TRUE(at::equal(weight, before));
   EXPECT_THAT(out.str(), HasSubstr("the model of step 2 had the best loss\n"));
+}
+
+// State in files that the disk did not take: no checkpoint and no model are made of it.
+TEST(FullDisk, ThatLostStateEndsTheRun) {
+  for (const int64_t at : {2, 6}) {  // between steps, and at the end
+    const TemporaryFolder folder;
+    TrainConfig c = run_of(folder.path(), "run");
+    c.offload_folder = ".";
+    c.save_steps = at == 6 ? 4 : 1;
+    c.set = {"moment * = f32+disk"};
+    std::ostringstream console;
+    const TrainHooks hooks{.stop = [&](int64_t step, int64_t micro) {
+      if (micro == 0 && step == at - 1) g_disk_lost_state = true;
+      return false;
+    }};
+    std::string said;
+    try {
+      train(c, console, false, hooks);
+    } catch (const DiskError& e) {
+      said = e.what();
+    }
+    g_disk_lost_state = false;
+    EXPECT_THAT(said, HasSubstr(".: the disk did not take weights or optimizer state"));
+    EXPECT_THAT(said, HasSubstr("(Input/output error), so they are lost"));
+    std::vector<int64_t> steps;
+    for (const CheckpointFolder& one : list_checkpoints(c.output_dir)) steps.push_back(one.step);
+    EXPECT_THAT(steps, ElementsAre(at == 6 ? 4 : 1));
+    EXPECT_FALSE(fs::exists(c.output_dir + "/model.safetensors"));
+  }
 }
 
 TEST(FullDisk, OnRequestThereIsACheckpointOrAnError) {

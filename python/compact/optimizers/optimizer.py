@@ -131,6 +131,12 @@ class Optimizer(torch.optim.Optimizer):
             self._refuse(parameter_problem(p, kind, group, self._place(group, number, i)))
         return numbers
 
+    def state_dict(self) -> dict[str, Any]:
+        """As torch.optim.Optimizer's. Throws RuntimeError where a disk lost moments of "+disk"."""
+        if self._folder:
+            ops.check_disks()
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch.optim.Optimizer's, but that every tensor comes back bit for bit, in its own type.
 

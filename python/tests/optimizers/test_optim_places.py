@@ -5,6 +5,7 @@ import gc
 import mmap
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,33 @@ print(theirs[1 << 21])
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGBUS and "optimizer" not in done.stderr
+
+
+@ON_CPU
+@pytest.mark.skipif(not shutil.which("gcc"), reason="makes a library by gcc")
+def test_a_disk_that_lost_state_is_an_error(tmp_path):
+    """The system tells it by msync alone, once; a state dict is no place for what was lost."""
+    (tmp_path / "msync.c").write_text(
+        "#include <errno.h>\n#include <stddef.h>\nint msync(void *p, size_t n, int f) { static int calls; errno = ENOSPC; return ++calls == 2 ? -1 : 0; }"
+    )
+    library = tmp_path / "msync.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "msync.c"], check=True)
+    script = f"""
+import torch, compact
+p = torch.nn.Parameter(torch.ones(300, 300))
+optimizer = compact.optim.AdamW([p], moments="f32+disk", offload_folder={str(tmp_path)!r})
+p.sum().backward()
+optimizer.step()
+for _ in range(2):
+    try:
+        optimizer.state_dict()
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "LD_PRELOAD": str(library)})
+    assert told.returncode == 0, told.stderr
+    rule = "the disk did not take weights or optimizer state that lie in it (No space left on device), so they are lost"
+    assert told.stdout.splitlines() == [f"{tmp_path}: {rule}; checkpoints are as they were"] * 2, told.stdout
 
 
 def test_plans_need_no_folder():
