@@ -64,7 +64,7 @@ def main() -> None:
         for label, config in CONFIGS.items():
             config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
             config.save_pretrained(folder / label)
-        # What other programs write: the length inside the object alone.
+        # Other programs write the length inside the object alone.
         written = json.loads((folder / "phi3" / "config.json").read_text())
         del written["original_max_position_embeddings"]
         (folder / "phi3_inside").mkdir()

@@ -62,7 +62,7 @@ TEST(Moment, RoundsWithoutBias) {
   }
 }
 
-// What overflows in one place leaves its neighbours as they would be without it.
+// An overflow in one place leaves its neighbours as they would be without it.
 TEST(Moment, AnInfinityIsAlone) {
   for (const bool is_signed : {true, false}) {
     const Moment m = f8({1, 300}, is_signed);

@@ -32,6 +32,19 @@ Tensor by_token(const Tensor& like) {
   return at::empty({s[0], s[2], s[1], s[3]}, like.options()).transpose(1, 2);
 }
 
+// The CPU's result: as by_token(), or with memory in the order of q's; LibTorch's versions differ.
+Tensor result_of_cpu(const Tensor& q) {
+  static const bool follows = [] {
+    const at::NoGradGuard no_grad;
+    const CpuProbe probe;  // none of it counts
+    const Tensor x = at::zeros({1, 2, 2, 8}, at::device(at::kCPU).dtype(at::kFloat));
+    const auto [out, lse] =
+        at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, /*is_causal=*/true);
+    return out.is_contiguous();
+  }();
+  return follows ? at::empty_like(q) : by_token(q);
+}
+
 // Bytes that the CPU's attention takes beside its results: a buffer for each thread, whose size
 // depends on sequence, dim and type alone, so that one head shows it.
 struct Scratch {
@@ -74,7 +87,7 @@ std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor& k, const Ten
                                      double dropout, bool causal, const MaybeTensor& mask,
                                      std::optional<double> scale) {
   if (converts_bf16(q)) return converted_attention(q, k, v, dropout, causal, mask, scale);
-  const Tensor out = by_token(q),
+  const Tensor out = result_of_cpu(q),
                lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
   scratch_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).forward);
   return {out, lse};

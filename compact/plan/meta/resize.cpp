@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Growth of tensors on the meta device: by it functions that fill a tensor of no elements (arange,
-// eye, all with `out`) take their memory, of which LibTorch only notes the size there.
+// eye, all with `out`) take their memory, of which LibTorch only notes the size there; and sizes
+// without signs, which torch's Python makes by way of a second tensor there.
 #include <ATen/ATen.h>
 
 #include "compact/plan/meta/library_impl.h"
@@ -26,8 +27,20 @@ const Tensor& resize(const Tensor& self, at::IntArrayRef sizes,
   return self;
 }
 
+Tensor absolute(const Tensor& x) {
+  return at::empty_like(x, x.options().dtype(c10::toRealValueType(x.scalar_type())));
+}
+Tensor& absolute_out(const Tensor& x, Tensor& out) {
+  if (out.sizes() != x.sizes()) out.resize_(x.sizes());
+  return out;
+}
+
 }  // namespace
 
-void add_resize(MetaLibrary& library) { library.replace("resize_", &resize); }
+void add_resize(MetaLibrary& library) {
+  library.replace("resize_", &resize);
+  library.add("abs", &absolute);
+  library.add("abs.out", &absolute_out);
+}
 
 }  // namespace compact

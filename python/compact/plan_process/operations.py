@@ -33,6 +33,10 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
     library.impl("_grouped_mm", _grouped_mm)  # LibTorch's reads how many rows each group has, torch's Python takes bfloat16 alone
     library.impl("masked_scatter_backward", _masked_scatter_backward)
     let_meta_have_updates(of_lists=device == "cuda")  # on a GPU optimizers update lists of tensors by default
+    if device == "cpu":  # whose generator's states are tensors there, as checkpointing keeps them
+        size = torch.get_rng_state().numel()
+        torch.get_rng_state = lambda: torch.empty(size, dtype=torch.uint8, device="meta")
+        torch.set_rng_state = lambda state: None
     for owner in (torch, torch.Tensor) if device == "cpu" else ():
         for name in _WITH_NUMBERS:
             if hasattr(owner, name):

@@ -16,13 +16,12 @@ from compact.planning.known_values import KnownValues, with_value
 from compact.planning.plan import POLICIES as POLICIES_OF_TABLES
 
 POLICIES = ("plain", "off", "exact", "recompute", "gact-l1")
-RANDOM_STATE = 5056  # bytes that checkpointing keeps of the generator, on the host
 # Bytes that plans leave out: a part of the buffers of oneDNN's convolution in the embedding of images,
 # whose size is the machine's.
 BESIDE = {"vit": 16384}
 
 
-@pytest.mark.parametrize("name", ["llama", "llama, biases, tied", "mistral", "qwen3", "gpt2", "bert", "vit"])
+@pytest.mark.parametrize("name", ["llama", "llama, biases, tied", "mistral", "qwen3", "phi3", "gpt2", "bert", "vit"])
 def test_bytes_are_those_of_a_step(name):
     given = inputs(name, batch=2, length=64)
     plan = compact.plan(make(name), given, policies=POLICIES)
@@ -79,7 +78,7 @@ def test_shapes_alone():
     plan = compact.plan(make("llama"), 4, 64, policies=("exact", "gradient_checkpointing"))
     given = {"input_ids": ids, "labels": ids}
     assert plan["rows"][0]["peak"] == measured("llama", "exact", given)
-    assert plan["rows"][1]["peak"] + RANDOM_STATE == measured("llama", "gradient_checkpointing", given)
+    assert plan["rows"][1]["peak"] == measured("llama", "gradient_checkpointing", given)
     assert plan["rows"] == compact.plan(make("llama"), (4, 64), policies=("exact", "gradient_checkpointing"))["rows"]
 
 
@@ -111,12 +110,12 @@ def test_state_in_lists_lives_under_every_policy():
     assert all(held >= bare + 2 * weights for bare, held in zip(peaks_of[None], peaks_of[InLists], strict=True))
 
 
-@pytest.mark.parametrize("cls", [torch.optim.Adafactor, torch.optim.ASGD])
-def test_optimizers_that_read_numbers_of_weights(cls):
+@pytest.mark.parametrize("cls", [torch.optim.Adafactor, torch.optim.Adamax, torch.optim.ASGD])
+def test_optimizers_that_read_numbers_or_sizes(cls):
     given = inputs("llama", batch=1, length=4)
     row = compact.plan(make("llama"), given, policies=("exact",), optimizer=cls, clip=False)["rows"][0]
     apart = measured("llama", "exact", given, lambda p: cls(p), clip=False) - row["peak"]
-    if cls is torch.optim.Adafactor:  # counts of steps are on the host, as is a number that its update multiplies by
+    if cls is not torch.optim.ASGD:  # counts of steps are on the host, as is a number that its update multiplies by
         assert row["at"] == "optimizer" and apart == 4 * len(list(make("llama").parameters())) + 8
     else:
         assert apart == 0
@@ -149,8 +148,15 @@ def test_checkpoints_under_autocast():
     given = inputs("llama", batch=1, length=4)
     row = compact.plan(make("llama"), given, policies=("gradient_checkpointing",), autocast=torch.bfloat16, clip=False)["rows"][0]
     real = measured("llama", "gradient_checkpointing", given, clip=False, autocast=torch.bfloat16)
-    near = row["peak"] // 1000
-    assert -near <= real - row["peak"] <= RANDOM_STATE + near, row  # the state is there at some processors' peaks
+    assert abs(real - row["peak"]) <= row["peak"] // 1000, row
+
+
+def test_checkpoints_keep_states_of_the_generator(monkeypatch):
+    """A tensor of 5,056 bytes a layer, where the peak is after the last one."""
+    monkeypatch.setitem(MODELS, "deep", of("LlamaForCausalLM", "LlamaConfig", DECODER | {"vocab_size": 8000, "num_hidden_layers": 6}))
+    given = inputs("deep", batch=2, length=64)
+    row = compact.plan(make("deep"), given, policies=("gradient_checkpointing",), optimizer=None, clip=False)["rows"][0]
+    assert row["peak"] == measured("deep", "gradient_checkpointing", given, optimizer=None, clip=False), row
 
 
 def test_layers_that_keep_their_own_forward():
