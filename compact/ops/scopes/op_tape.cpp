@@ -127,11 +127,13 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     c10::SmallVector<Geometry, 1> parts;
   };
   c10::SmallVector<Written, 2> writes;
+  call->not_negative = stays_not_negative(rule, arguments);
+  const bool keeps = rule.not_negative == OpRule::Values::kKeeps;
   // Notes an input; returns the tensor that stands for it in the record.
   const auto input = [&](const at::Tensor& t, size_t argument, int element) -> at::Tensor {
     if (!t.defined()) return {};
     if (!is_plain(t)) {
-      runs_again = false;
+      runs_again = call->not_negative = false;
       // Conjugates and negatives are views of what they write.
       if (!(rule.written[argument] && (t.is_conj() || t.is_neg()) && has_elements(t))) return {};
     }
@@ -145,6 +147,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     }
     TapeNodePtr node = node_of(t);
     call->inputs.push_back(t);
+    if (keeps) call->not_negative &= node->not_negative;
     if (rule.written[argument] || ignored) {
       const auto same = std::ranges::find(writes, node, &Written::node);
       Written& write = same != writes.end() ? *same : writes.emplace_back(Written{t, node, {}});
@@ -203,7 +206,11 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
   if (runs_again && rebuild_->options().rounds) {
     const RoundedInputs rounded = rebuild_->rounded_of(*record);
     record->smooth = is_smooth(rule, arguments, rounded);
-    record->signs = signs_of(rule, arguments, rounded);
+    record->signs = signs_of(rule, arguments, rounded, [&](size_t argument) {
+      return std::ranges::any_of(record->inputs, [&](const Record::Input& input) {
+        return input.argument == argument && input.node->not_negative;
+      });
+    });
   }
   if (runs_again) call->record = std::move(record);
   for (const Written& w : writes) note_write(*call, w.t, w.node, w.parts);
@@ -281,6 +288,13 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
       write.after->two_values = Geometry::of(write.t).bytes() == write.after->bytes;
     }
   }
+  if (call->not_negative) {
+    for (const Made& m : made) m.node->not_negative = true;
+    for (const Call::Write& write : call->writes) {
+      write.after->not_negative =
+          write.before->not_negative || Geometry::of(write.t).bytes() == write.after->bytes;
+    }
+  }
   sweep();
   if (call->rule->drops && call->record) {
     if (made.size() == 2) {
@@ -325,9 +339,9 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
 }
 
 bool OpTape::makes_two_values(const Call& call) const {
-  using TwoValues = OpRule::TwoValues;
-  if (call.rule->two_values != TwoValues::kKeeps) {
-    return call.rule->two_values == TwoValues::kMakes;
+  using Values = OpRule::Values;
+  if (call.rule->two_values != Values::kKeeps) {
+    return call.rule->two_values == Values::kMakes;
   }
   const at::Tensor* one = nullptr;
   for (const at::Tensor& t : call.inputs) {

@@ -121,6 +121,7 @@ struct OpTape::Call {
   const OpRule* rule = nullptr;
   std::shared_ptr<Record> record;  // null where it cannot run again
   bool trained = false;            // an input has a gradient
+  bool not_negative = false;       // no value of its results is below 0
   c10::SmallVector<at::Tensor, 4> inputs;
   struct Write {
     at::Tensor t;

@@ -130,6 +130,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool pinned = false;        // it is held: a policy says so, or it cuts a long path
   bool writing = false;       // the operation that makes it runs
   bool two_values = false;    // it has at most two values, as its operations say
+  bool not_negative = false;  // none of them is below 0, as they say
   // Under a policy that rounds: readers need its values, so that it is never rounded; or, where it
   // is rebuilt, it must be exact.
   bool exact = false, strict = false;

@@ -75,7 +75,7 @@ constexpr std::string_view kAgain[] = {
 static_assert(std::ranges::is_sorted(kAgain));
 
 // Operations whose results have an error as small as that of their arguments. Not here: those that
-// divide by an argument or grow without bound (div, log, exp, rsqrt, pow, softmax), comparisons,
+// divide by a tensor or grow without bound (div, log, exp, rsqrt, pow, softmax), comparisons,
 // choices of places, and sums that may be differences (addcmul).
 constexpr std::string_view kSmooth[] = {
     "_adaptive_avg_pool2d",
@@ -93,6 +93,7 @@ constexpr std::string_view kSmooth[] = {
     "constant_pad_nd",
     "copy",
     "cudnn_batch_norm",
+    "div",
     "elu",
     "flip",
     "gelu",
@@ -242,6 +243,11 @@ bool is_of_like_rows(Arguments arguments, const RoundedInputs& rounded) {
   });
 }
 
+bool divides_by_number(Arguments arguments, const RoundedInputs&) {
+  return !arguments[1].isTensor() ||
+         arguments[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
 struct SmoothWhere {
   std::string_view name;
   OpRule::Smooth where;
@@ -255,6 +261,7 @@ constexpr SmoothWhere kSmoothWhere[] = {
     {"add", is_sum, Turns::kByAlpha},
     {"avg_pool2d", is_of_one_sign},
     {"cudnn_batch_norm", is_of_long_channels},
+    {"div", divides_by_number, Turns::kByFactor},
     {"lerp", is_mean_of_two},
     {"mean", is_of_one_sign},
     {"mul", is_of_like_rows, Turns::kByFactor},
@@ -300,6 +307,16 @@ constexpr std::string_view kKeepsTwoValues[] = {
     "mul_",     "neg", "rsub", "sub",   "sub_", "where",
 };
 static_assert(std::ranges::is_sorted(kKeepsTwoValues));
+// The same of values that are not below 0, as a mask of stochastic depth.
+constexpr std::string_view kMakesNotNegative[] = {
+    "bernoulli", "bernoulli_", "new_ones", "new_zeros", "ones",       "ones_like",
+    "rand",      "rand_like",  "zero_",    "zeros",     "zeros_like",
+};
+static_assert(std::ranges::is_sorted(kMakesNotNegative));
+constexpr std::string_view kKeepsNotNegative[] = {
+    "_to_copy", "add", "add_", "clone", "div", "div_", "floor", "floor_", "mul", "mul_",
+};
+static_assert(std::ranges::is_sorted(kKeepsNotNegative));
 
 OpRule make_rule(const c10::OperatorHandle& op) {
   OpRule rule{.op = op};
@@ -335,11 +352,13 @@ OpRule make_rule(const c10::OperatorHandle& op) {
       rule.smooth_where = where->where;
       rule.turns = where->turns;
     }
-    if (std::ranges::binary_search(kMakesTwoValues, own)) {
-      rule.two_values = OpRule::TwoValues::kMakes;
-    } else if (std::ranges::binary_search(kKeepsTwoValues, own)) {
-      rule.two_values = OpRule::TwoValues::kKeeps;
-    }
+    const auto values = [&](const auto& makes, const auto& keeps) {
+      using Values = OpRule::Values;
+      if (std::ranges::binary_search(makes, own)) return Values::kMakes;
+      return std::ranges::binary_search(keeps, own) ? Values::kKeeps : Values::kOther;
+    };
+    rule.two_values = values(kMakesTwoValues, kKeepsTwoValues);
+    rule.not_negative = values(kMakesNotNegative, kKeepsNotNegative);
   }
   rule.drops = name == "aten::native_dropout" && schema.overload_name().empty();
   const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
@@ -368,7 +387,19 @@ bool is_smooth(const OpRule& rule, Arguments arguments, const RoundedInputs& rou
   return rule.smooth && (!rule.smooth_where || rule.smooth_where(arguments, rounded));
 }
 
-uint8_t signs_of(const OpRule& rule, Arguments arguments, const RoundedInputs& rounded) {
+bool stays_not_negative(const OpRule& rule, Arguments arguments) {
+  if (rule.not_negative != OpRule::Values::kKeeps) {
+    return rule.not_negative == OpRule::Values::kMakes;
+  }
+  return std::ranges::all_of(arguments, [](const c10::IValue& value) {
+    const bool wrapped =
+        value.isTensor() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+    return !(wrapped || value.isInt() || value.isDouble()) || number_in(value) >= 0;
+  });
+}
+
+uint8_t signs_of(const OpRule& rule, Arguments arguments, const RoundedInputs& rounded,
+                 FunctionRef<bool(size_t)> not_negative) {
   const auto factor_of = [&](size_t argument) -> double {
     switch (rule.turns) {
       case Turns::kNone:
@@ -380,7 +411,7 @@ uint8_t signs_of(const OpRule& rule, Arguments arguments, const RoundedInputs& r
       case Turns::kByAlpha:
         return argument == 1 ? number_in(arguments.back()) : 1;
       case Turns::kByFactor:
-        return number_in(arguments[1 - argument]);
+        return not_negative(1 - argument) ? 1 : number_in(arguments[1 - argument]);
     }
     return 0;
   };

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "compact/base/function_ref.h"
+
 namespace compact {
 
 // With which signs a tensor has what rounded tensors were: where it is a sum of the value of one
@@ -49,8 +51,10 @@ struct OpRule {
   bool writes = false;                // any of its arguments
   c10::SmallVector<bool, 8> written;  // by argument
   bool resizes = false;               // what it writes may get another size first
-  // Tensors of at most two values: operations that make them, and those that make more from them.
-  enum class TwoValues : uint8_t { kNo, kMakes, kKeeps } two_values = TwoValues::kNo;
+  // Tensors of at most two values, and of none below 0: operations that make them, and those that
+  // make more from them.
+  enum class Values : uint8_t { kOther, kMakes, kKeeps };
+  Values two_values = Values::kOther, not_negative = Values::kOther;
   // Running statistics that it writes without saying so: a mean, then a variance.
   struct Statistics {
     const char* name;
@@ -66,9 +70,11 @@ inline constexpr int64_t kLeastRow = 64;
 // Whether it may run again on rounded values.
 bool is_smooth(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments,
                const RoundedInputs& rounded);
-// Signs of its result.
+// Signs of its result. `not_negative` says of an argument whether no value in it is below 0.
 uint8_t signs_of(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments,
-                 const RoundedInputs& rounded);
+                 const RoundedInputs& rounded, FunctionRef<bool(size_t)> not_negative);
+// Whether no value of its result is below 0, where none of the tensors that it reads is.
+bool stays_not_negative(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
 
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);

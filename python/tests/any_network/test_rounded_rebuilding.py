@@ -51,6 +51,11 @@ def gradients_of(function):
     return [x.grad] + [p.grad for p in model.parameters() if p.grad is not None]
 
 
+def with_negatives(mask):
+    mask[3:5] = -1.0
+    return mask
+
+
 def tokens(m, y):
     return (m.last(F.gelu(m.norm(y))) * torch.linspace(-1, 1, WIDTH)).sum()
 
@@ -121,6 +126,12 @@ def test_what_is_read_exactly_is_exact(function):
     (lambda y: y + y.roll(1, 0) * torch.tensor(-1.0), False), (lambda y: y + y.roll(1, 0) * torch.full((1, WIDTH), -1.0), False),
     (lambda y: (torch.stack([y, y.roll(1, 0)]) * torch.tensor([1.0, -1.0]).view(2, 1, 1)).sum(0), False), (lambda y: y + y.roll(1, 0) * GAMMA, True),
     (lambda y: y + y.roll(1, 0) * torch.sigmoid(y[:, :1]), True), (lambda y: y + -y.roll(1, 0) * torch.sigmoid(y[:, :1]), False),
+    # Masks of stochastic depth, which keep signs; and what is no mask of it.
+    (lambda y: y + y.roll(1, 0) * torch.empty(ROWS, 1).bernoulli_(0.8).div_(0.8), True), (lambda y: y + y.roll(1, 0) * (torch.bernoulli(torch.full((ROWS, 1), 0.8)) / 0.8), True),
+    (lambda y: y + y.roll(1, 0).div(0.8) * torch.floor(torch.rand(ROWS, 1) + 0.8), True), (lambda y: y - y.roll(1, 0) * torch.empty(ROWS, 1).bernoulli_(0.8), False),
+    (lambda y: y + y.roll(1, 0) * torch.empty(ROWS, 1).bernoulli_(0.8).div_(-0.8), False), (lambda y: y + y.roll(1, 0) * (torch.rand(ROWS, 1) - 0.5), False),
+    (lambda y: y + y.roll(1, 0) * torch.empty(ROWS, 1).bernoulli_(0.8).mul_(torch.randn(ROWS, 1)), False), (lambda y: y + y.roll(1, 0) / -0.8, False),
+    (lambda y: y + y.roll(1, 0) * with_negatives(torch.empty(ROWS, 1).bernoulli_(0.8)), False), (lambda y: y / OF_ROWS, False),
     (lambda y: torch.lerp(y.roll(1, 0), y, 2.0), False), (lambda y: torch.lerp(y, y.roll(1, 0), 0.5), True), (lambda y: torch.lerp(y, -y.roll(1, 0), 0.5), False),
     (lambda y: y.lerp(y.roll(1, 0), torch.full((ROWS, WIDTH), 2.0)), False), (lambda y: y * torch.linspace(-1, 1, WIDTH) + torch.cat([-y[:, 32:], y[:, :32]], 1) * 0.5, False),
     (lambda y: (torch.cat([y, -y]) + torch.cat([-y.roll(1, 0), y.roll(1, 0)]))[:ROWS], False), (lambda y: torch.cat([y, y]).add(torch.cat([-y.roll(1, 0), y]))[:ROWS], False),
