@@ -147,6 +147,31 @@ def test_what_is_smooth_is_rebuilt_from_rounded_values(function, smooth):
     assert (rows["last.addmm.input1"].treatment == "recompute") == smooth, rows
 
 
+class Deep(nn.Module):
+    """A residual block whose branch has a factor of each channel, and may be left out."""
+
+    def __init__(self, keeps):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.gamma, self.keeps = nn.Parameter(torch.full((WIDTH,), 0.1)), keeps
+
+    def forward(self, x):
+        y = self.down(F.gelu(self.up(self.norm(x)))) * self.gamma
+        return x + (y if self.keeps == 1 else y * y.new_empty(len(y), 1, 1).bernoulli_(self.keeps).div_(self.keeps))
+
+
+def test_stochastic_depth_takes_its_masks():
+    held = []
+    for keeps in (1, 0.9):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Deep(keeps) for _ in range(6)])
+        with compact.saved_tensors(REBUILT, model=model) as saved:
+            loss = model(torch.randn(16, 64, WIDTH)).square().mean()
+        held.append(saved.live_bytes)
+        loss.backward()
+    assert 0 < held[1] - held[0] <= 6 * 16 * 4, held
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_infinities_stay(value):
     def function(m, y):
