@@ -143,6 +143,26 @@ TEST(TilesOfTokens, DrawTheSameDropoutAgain) {
   EXPECT_NEAR((leaf.grad() * step).sum().item<double>(), slope, 1e-2 * std::abs(slope));
 }
 
+// A step that overwrites its input begins them, and what they make is rebuilt for a later reader.
+TEST(TilesOfTokens, RebuildWhatTheirFirstStepOverwrote) {
+  const auto run = [](const std::string& how) {
+    Segment s("scaled", Slot{"in", 6});
+    s.add(linear_stage());
+    s.add(scale_stage(3), Slot{"b", 6, Treatment::parse(how)});
+    s.add(gelu_stage(false), Slot{"c", 6, Treatment::parse("recompute")});
+    s.add(linear_stage());
+    s.finish();
+    std::vector<at::Tensor> leaves = {noise({10, 6}, "x", at::kFloat).requires_grad_(true)};
+    for (const char* name : {"first", "second"}) {
+      leaves.push_back(noise({6, 6}, name, at::kFloat).requires_grad_(true));
+    }
+    const at::Tensor y = s(leaves[0], {leaves[1], leaves[2]});
+    return torch::autograd::grad({y}, leaves, {noise({10, 6}, "gy", at::kFloat)});
+  };
+  const std::vector<at::Tensor> want = run("recompute"), got = run(tile(3));
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(relative_error(got[i], want[i]), 1e-6) << i;
+}
+
 TEST(TilesOfTokens, AreRefusedOrRebuiltWholeByRule) {
   Block block(at::kFloat);
   const auto refusal = [&](auto make) {

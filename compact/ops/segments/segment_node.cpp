@@ -110,6 +110,8 @@ void SegmentNode::restore(HeldTensors& h, int tensor) const {
     restore(h, input);
     if (runs_by_tiles(tiles, h.tensors[input])) {
       h.tensors[tensor] = run_tiles(*recipe, *tiles, h.tensors, h.weights, h.pass);
+      // The first step made its result there.
+      if (recipe->overwritable[input]) h.tensors[input] = at::Tensor();
       if (rebuilt) *rebuilt += tiles->last + 1 - tiles->first;
       return;
     }
