@@ -23,7 +23,7 @@ COMPACT_INLINE UVec codes_of(Vec x, float inverse, UVec random) {
   const Vec counted = select(is_small, y * kFormat.steps() + fraction, Vec{});
   const UVec small = (UVec)convert<IVec>(counted);
   const UVec normal = ((y_bits + (random << 4)) >> 20) - (kFormat.shift() << 3);
-  const UVec most = select(y <= 4.0f, splat(kFormat.most() - 1), splat(kFormat.most()));
+  const UVec most = select(y < 4.0f, splat(kFormat.most() - 1), splat(kFormat.most()));
   const UVec large = select(y < 0.875f, normal, most);
   const UVec code = select(is_small, small, large);
   if constexpr (kSigned) return code | (bits >> 31 << 7);
