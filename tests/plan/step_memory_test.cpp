@@ -76,7 +76,10 @@ TEST_F(Planned, EqualsARealStep) {
   RecordProperty("real below plan", below);
 }
 
+// The peak is often in attention's backward pass, whose threads have their buffers at the same time
+// or one after the other.
 TEST_F(Planned, EqualsARealStepByTiles) {
+  const OneThread one;
   std::mt19937 random(5);
   const std::string blocks = "slot role:{residual,qkv,attention} = recompute\n";
   int lower = 0;
@@ -95,7 +98,9 @@ TEST_F(Planned, EqualsARealStepByTiles) {
     const PlanRequest r = request(cat("tile:tokens=", tokens));
     const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
     expect_equal_parts(plan, real, text_of(r, "tiles"));
-    EXPECT_EQ(plan.peak, real.peak) << tokens << " " << text_of(r, "tiles");
+    EXPECT_EQ(plan.peak, real.peak)
+        << tokens << " " << kind.name << " " << text_of(r, "tiles") << "; real in "
+        << str(real.at_peak.moment) << ", planned in " << str(plan.at_peak.moment);
     const int64_t whole = plan_step(request("recompute")).memory.peak;
     lower += plan.peak < whole;
     if (tokens >= step.batch * step.length) {
