@@ -23,6 +23,12 @@ class Planning(Plans):
         off, _ = self.plan("--preset=off")
         self.assertGreater(off["peak_bytes"], result["peak_bytes"])
 
+    def test_a_plan_of_images_needs_none(self):
+        for model in ("resnet20", "vit-mini"):
+            done = run("plan", "--task=image-classification", f"--model={model}", "--preset=exact", "--image_size=32")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("at the peak", done.stdout)
+
     def test_a_line_says_that_a_plan_runs(self):
         with mock.patch.dict(os.environ, {"COMPACT_PLANNING_LINE_AFTER": "0"}):
             message, _ = self.plan("--preset=auto", "--budget=1MiB", code=4)

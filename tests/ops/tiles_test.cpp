@@ -174,15 +174,16 @@ TEST(TilesOfTokens, AreRefusedOrRebuiltWholeByRule) {
     return std::string();
   };
   EXPECT_THAT(refusal([&] { block.segment(Dropped(0b00100000), {}, tile(3)); }),
-              HasSubstr("slot `mlp.silu` = keep: it is made with a `tile`"));
-  EXPECT_THAT(refusal([&] {
-                Segment s("two", Slot{"in", 6});
-                s.add(linear_stage(), Slot{"a", 6, Treatment::parse(tile(3))});
-                s.add(linear_stage(), Slot{"b", 6, Treatment::parse(tile(4))});
-                s.add(linear_stage());
-                s.finish();
-              }),
-              HasSubstr("slot `b` = tile:tokens=4: it is made with tiles of 3 tokens"));
+              HasSubstr("slot `mlp.silu` = keep: it is made together with `mlp.product` in tiles"));
+  EXPECT_THAT(
+      refusal([&] {
+        Segment s("two", Slot{"in", 6});
+        s.add(linear_stage(), Slot{"a", 6, Treatment::parse(tile(3))});
+        s.add(linear_stage(), Slot{"b", 6, Treatment::parse(tile(4))});
+        s.add(linear_stage());
+        s.finish();
+      }),
+      HasSubstr("slot `b` = tile:tokens=4: `a`, of which it is made, has tiles of 3 tokens"));
   EXPECT_THAT(refusal([] { Treatment::parse("tile:tokens=0"); }),
               HasSubstr("tile:tokens must be at least 1, is 0"));
   // The attention reads other tokens, and the residual sum two tensors.

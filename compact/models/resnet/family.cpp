@@ -23,6 +23,13 @@ struct ResnetFile : ResnetConfig {
   std::vector<double> mean, deviation;
   std::vector<std::string> labels;
   bool operator==(const ResnetFile&) const = default;
+
+  // ImageNet's values, which published models were trained with.
+  void take_usual_values() {
+    mean = {0.485, 0.456, 0.406};
+    deviation = {0.229, 0.224, 0.225};
+    if (channels != 3) mean = deviation = std::vector<double>(static_cast<size_t>(channels), 0.5);
+  }
 };
 
 // Channels of each stage's output.
@@ -73,12 +80,7 @@ void transformers_keys(ConfigRows& rows, ResnetFile& c) {
                 " with embedding_size ", c.width, ", are ", nlohmann::json(widths));
   class_rows(rows, c.classes, c.labels);
   rows.sides("image_size", c.image_height, c.image_width);
-  if (rows.reads()) {  // ImageNet's, which published models were trained with
-    c.mean = {0.485, 0.456, 0.406};
-    c.deviation = {0.229, 0.224, 0.225};
-    if (c.channels != 3)
-      c.mean = c.deviation = std::vector<double>(static_cast<size_t>(c.channels), 0.5);
-  }
+  if (rows.reads()) c.take_usual_values();
   rows.list("image_mean", c.mean);
   rows.list("image_std", c.deviation);
   rows.put_dtypes();
@@ -133,6 +135,7 @@ class ResnetModel final : public FamilyModel<ResnetModel, ResnetFile, Resnet> {
     c_.image_width = shape.width;
     c_.mean = shape.mean;
     c_.deviation = shape.deviation;
+    if (c_.mean.empty()) c_.take_usual_values();  // a plan without images
     fit_ = shape.image_fit;
     c_.labels = shape.labels;
   }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "compact/base/function_ref.h"
 
@@ -67,6 +68,8 @@ struct OpRule {
 // Elements of the innermost dimensions that codes of a tensor have a scale for, or several.
 inline constexpr int64_t kLeastRow = 64;
 
+// Fills what a rule says of values, from the operation's name in ATen.
+void take_values(OpRule& rule, std::string_view own);
 // Whether it may run again on rounded values.
 bool is_smooth(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments,
                const RoundedInputs& rounded);

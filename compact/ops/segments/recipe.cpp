@@ -225,8 +225,9 @@ void Recipe::fit_tiles() {
       tiles.push_back({.first = t - 1, .last = t, .tokens = tokens});
     } else {
       COMPACT_CHECK(tokens == tiles.back().tokens, "slot `", slot.name,
-                    "` = ", slot.treatment.text(), ": it is made with tiles of ",
-                    tiles.back().tokens, " tokens");
+                    "` = ", slot.treatment.text(), ": `", slots[static_cast<size_t>(t) - 1].name,
+                    "`, of which it is made, has tiles of ", tiles.back().tokens,
+                    " tokens; give both one size");
       tiles.back().last = t;
     }
   }
@@ -234,8 +235,9 @@ void Recipe::fit_tiles() {
     for (int i = each.first; i <= each.last; ++i) {
       const Slot& side = steps[static_cast<size_t>(i)].side;
       COMPACT_CHECK(side.name.empty() || side.treatment.storage() == Storage::kRecompute, "slot `",
-                    side.name, "` = ", side.treatment.text(),
-                    ": it is made with a `tile`, and can only be that or recompute");
+                    side.name, "` = ", side.treatment.text(), ": it is made together with `",
+                    slots[static_cast<size_t>(i) + 1].name, "` in tiles, and can only be `",
+                    "tile` or `recompute`");
     }
   }
 }
@@ -319,6 +321,18 @@ void Recipe::finish() {
                   " is read by no stage and is not what the segment gives");
   }
   finished = true;
+}
+
+Stage::Backward Recipe::backward_of(int i, const Wanted& wanted, const std::vector<bool>& made,
+                                    Weights weights) const {
+  const Step& step = steps[static_cast<size_t>(i)];
+  Stage::Backward b;
+  b.weights = step.weights_of(weights);
+  b.want_input = made[static_cast<size_t>(step.input)];
+  const auto first = wanted.begin() + 1 + step.first_parameter;
+  b.want_parameters.assign(first, first + step.parameters);
+  b.gparameters.resize(static_cast<size_t>(step.parameters));
+  return b;
 }
 
 at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const {

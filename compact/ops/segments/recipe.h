@@ -97,6 +97,10 @@ struct Recipe {
   bool rounded(int tensor) const;
   // The part of a tensor that its slot preserves.
   Content content(int tensor) const;
+  // The arguments of step i's backward pass that say what is wanted, and its weights. `made`:
+  // gradients(wanted).
+  Stage::Backward backward_of(int i, const Wanted& wanted, const std::vector<bool>& made,
+                              Weights weights) const;
   // Runs step i on tensors `t`, with the weights of all stages.
   at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;
 };

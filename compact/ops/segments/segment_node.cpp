@@ -135,7 +135,7 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   const auto& steps = recipe->steps;
   const Recipe::Step& step = steps[i];
   HeldTensors& h = back.h;
-  Stage::Backward b;
+  Stage::Backward b = recipe->backward_of(i, back.wanted, back.made, h.weights);
   if (step.stage->needs().output) {
     // If the input comes back rounded, recompute the output from it: softmax statistics of the
     // exact input would not make probabilities that sum to 1.
@@ -170,13 +170,8 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   }
   b.extras = &h.extras[i];
   b.pass = of_step(h.pass, i);
-  b.weights = step.weights_of(h.weights);
   b.sketch = step.sketch;
   b.residual = std::move(back.g[step.input]);
-  b.want_input = back.made[step.input];
-  const auto first = back.wanted.begin() + 1 + step.first_parameter;
-  b.want_parameters.assign(first, first + step.parameters);
-  b.gparameters.resize(step.parameters);
   at::Tensor gx = step.stage->backward(b);
   if (b.want_input) back.g[step.input] = std::move(gx);
   std::move(b.gparameters.begin(), b.gparameters.end(),

@@ -149,7 +149,7 @@ at::Tensor run_tiles_back(const Recipe& recipe, const Recipe::Tiles& tiles, Tile
     for (int i = tiles.last; i >= lowest; --i) {
       const Recipe::Step& step = step_of(i);
       const auto from = static_cast<size_t>(step.input), to = static_cast<size_t>(i) + 1;
-      Stage::Backward back;
+      Stage::Backward back = recipe.backward_of(i, b.wanted, b.made, b.weights);
       if (step.stage->needs().output) back.output = std::move(local[to]);
       local[to] = at::Tensor();
       if (step.reads_input(b.wanted)) {
@@ -160,11 +160,6 @@ at::Tensor run_tiles_back(const Recipe& recipe, const Recipe::Tiles& tiles, Tile
       if (i == tiles.first && residual.defined()) back.residual = residual.narrow(0, first, count);
       back.extras = &extras[to - 1];
       back.pass = of_tile(b.pass, i, first);
-      back.weights = step.weights_of(b.weights);
-      back.want_input = made(step.input);
-      const auto wanted = b.wanted.begin() + 1 + step.first_parameter;
-      back.want_parameters.assign(wanted, wanted + step.parameters);
-      back.gparameters.resize(static_cast<size_t>(step.parameters));
       g = step.stage->backward(back);
       for (int k = 0; k < step.parameters; ++k) {
         sums[static_cast<size_t>(step.first_parameter + k)].add(

@@ -77,7 +77,7 @@ class Report:
             if layer.served_as is None:
                 text = f"own forward: {layer.reason or 'apply() was not called for it'}"
             else:
-                text = f"{layer.calls:6} passes served, {layer.held:14,} of {layer.if_kept:,} bytes held"
+                text = f"{layer.calls:6} pass{'' if layer.calls == 1 else 'es'} served, {layer.held:14,} of {layer.if_kept:,} bytes held"
                 text += "".join(f", {count} weights given by {name}" for name, count in layer.codes.items())
                 for reason, count in layer.own_forward.items():
                     text += f"; {count} by its own forward: {reason}"
