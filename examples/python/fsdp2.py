@@ -44,7 +44,8 @@ def main() -> None:
         if rank == 0 and (step + 1) % 10 == 0:
             print(f"step {step + 1}: loss {mean.item() / size:.4f}", flush=True)
     if rank == 0:
-        print(compact.report(model))
+        print(compact.report(model), flush=True)
+    dist.barrier()  # nobody ends before the report is printed
     dist.destroy_process_group()
 
 
