@@ -36,11 +36,12 @@ def main() -> None:
         starts = torch.randint(0, len(book) - 128, (8,), generator=draw)
         ids = torch.stack([book[i : i + 128] for i in starts]).to(device)
         loss = model(input_ids=ids, labels=ids).loss
+        # Not after the step: a thread of gloo that lets go of a tensor while Python ends aborts the process.
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
         if rank == 0 and (step + 1) % 10 == 0:
             print(f"step {step + 1}: loss {mean.item() / size:.4f}", flush=True)
     if rank == 0:

@@ -9,10 +9,10 @@ import sys
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 
 
-def run(*command, ended=lambda done: done.returncode == 0):
+def run(*command):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=env, timeout=600)
-    assert ended(done), done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
@@ -49,8 +49,11 @@ def test_trainer(tmp_path):
 def test_fsdp2():
     command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d",
                "--rdzv-endpoint=localhost:0", EXAMPLES / "fsdp2.py", "--steps", 10)  # fmt: skip
-    # A thread of gloo that lets go of a tensor while Python (before 3.14) ends aborts the process: one
-    # run in ten on busy cores, after the example has said and done all.
-    aborted = "terminate called without an active exception"
-    said = run(*command, ended=lambda done: done.returncode == 0 or aborted in done.stderr)
+    try:
+        said = run(*command)
+    except AssertionError as error:
+        # Threads of torch that wake while Python ends take a process with them once in a while.
+        if "terminate called without an active exception" not in str(error):
+            raise
+        said = run(*command)
     assert "step 10: loss" in said and "6 of 6 layers served" in said
