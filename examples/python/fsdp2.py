@@ -22,6 +22,8 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)  # where fully_shard gathers and nccl meets
 
     model = compact.apply(small_llama().to(device), policy=a.policy)
     mesh = dist.device_mesh.init_device_mesh(device.type, (size,))
@@ -36,7 +38,8 @@ def main() -> None:
         starts = torch.randint(0, len(book) - 128, (8,), generator=draw)
         ids = torch.stack([book[i : i + 128] for i in starts]).to(device)
         loss = model(input_ids=ids, labels=ids).loss
-        # Not after the step: a thread of gloo that lets go of a tensor while Python ends aborts the process.
+        # Before the backward pass, not last: where a thread of gloo frees its tensor while Python (before 3.14)
+        # ends, the process aborts.
         mean = loss.detach().clone()
         dist.all_reduce(mean)
         loss.backward()
@@ -46,7 +49,7 @@ def main() -> None:
             print(f"step {step + 1}: loss {mean.item() / size:.4f}", flush=True)
     if rank == 0:
         print(compact.report(model), flush=True)
-    dist.barrier()  # nobody ends before the report is printed
+    dist.barrier()  # a process that ends with an error makes torchrun stop the others, the report unprinted
     dist.destroy_process_group()
 
 
