@@ -36,6 +36,7 @@ struct TrainConfig {
   std::string text_column, text_pair_column, label_column = "label";
   bool do_regression = false;
   std::string prompt_column = "prompt", completion_column = "completion";
+  std::string chosen_column = "chosen", rejected_column = "rejected";
   std::string truncation = "end";  // what becomes of prompts longer than block_size
   bool packing = false;            // several samples share a row
   int64_t max_seq_length = 128;
@@ -59,6 +60,9 @@ struct TrainConfig {
   double weight_decay = 0;
   double momentum = 0.9;
   double label_smoothing_factor = 0;
+  std::string loss_type = "sigmoid";  // of preferences
+  double beta = 0.1;
+  std::string reference = "start";  // or "none", or a model folder
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
   // Precision and device

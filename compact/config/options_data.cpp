@@ -31,7 +31,7 @@ OptionGroup options_of_model() {
                   "the model's usual"),
            .range = ValueRange::part(), .resume = kKept,
            .tasks = {"node-classification", "graph-classification", "text-classification", "glue",
-                     "language-modeling", "prompt-completion"}},
+                     "language-modeling", "prompt-completion", "preference"}},
           {OPTION(task_name, "glue: which of its tasks"),
            .values = "cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli", .resume = kKept,
            .commands = kRunOrPlan | kEval,
@@ -42,7 +42,8 @@ OptionGroup options_of_model() {
 
 OptionGroup options_of_adapters() {
   using enum ResumeRule;
-  const std::vector<std::string> decoders = {"language-modeling", "prompt-completion"};
+  const std::vector<std::string> decoders = {"language-modeling", "prompt-completion",
+                                             "preference"};
   const std::pair<std::string, std::vector<std::string>> used = {"use_peft", {"true"}};
   const std::pair<std::string, std::vector<std::string>> coded = {"load_in_4bit", {"true"}};
   return {
@@ -95,7 +96,8 @@ OptionGroup options_of_data() {
                   "without a validation file: the part of the training data held out, of text the "
                   "end"),
            .range = ValueRange::part(), .resume = kKept, .commands = kRun,
-           .tasks = {"language-modeling", "prompt-completion", "image-classification",
+           .tasks = {"language-modeling", "prompt-completion", "preference",
+                     "image-classification",
                      "graph-classification", "text-classification"}},
           {OPTION(tokenizer,
                   "how text becomes tokens; default: the model's own, of a new model bytes, and "
@@ -104,7 +106,8 @@ OptionGroup options_of_data() {
            .resume = kFree, .commands = kRunOrPlan | kEval | kGenerate | kPrepare,
            .elsewhere = {{kEval | kGenerate, "default: the one stored in the folder"},
                          {kPrepare, "how text becomes tokens"}},
-           .tasks = {"language-modeling", "prompt-completion", "text-classification", "glue"}},
+           .tasks = {"language-modeling", "prompt-completion", "preference", "text-classification",
+                     "glue"}},
           {OPTION(text_field, "field of a .jsonl line that holds the text"), .values = "NAME",
            .resume = kKept, .commands = kRun | kEval, .tasks = {"language-modeling"}},
           {OPTION(strict,
@@ -114,7 +117,7 @@ OptionGroup options_of_data() {
           {OPTION(block_size, "tokens in a training sequence"), .range = ValueRange::at_least(1),
            .resume = kKept, .commands = kRunOrPlan | kEval,
            .elsewhere = {{kEval, "tokens in a sequence"}},
-           .tasks = {"language-modeling", "prompt-completion"}},
+           .tasks = {"language-modeling", "prompt-completion", "preference"}},
           {OPTION(data_dir, "glue: the folder with the task's folder, as CoLA"), .values = "DIR",
            .resume = kFree, .commands = kRunOrPlan | kEval,
            .elsewhere = {{kEval, "with --task_name: the folder with the task's folder"}},
@@ -133,18 +136,23 @@ OptionGroup options_of_data() {
           {OPTION(do_regression, "text-classification: labels are values"), .resume = kKept,
            .tasks = {"text-classification"}},
           {OPTION(prompt_column,
-                  "prompt-completion: field of the prompt, which has no loss; of several, as "
+                  "field of the prompt, which has no loss; of several, as "
                   "instruction,input, each that is not empty on a line of its own"),
            .values = "NAME[,NAME...]", .resume = kKept, .commands = kRunOrPlan | kEval,
-           .tasks = {"prompt-completion"}},
+           .tasks = {"prompt-completion", "preference"}},
           {OPTION(completion_column, "column with the completion, which is what the model learns"),
            .values = "NAME", .resume = kKept, .commands = kRunOrPlan | kEval,
            .tasks = {"prompt-completion"}},
+          {OPTION(chosen_column, "column with the answer that was preferred"), .values = "NAME",
+           .resume = kKept, .commands = kRunOrPlan | kEval, .tasks = {"preference"}},
+          {OPTION(rejected_column, "column with the answer that it was preferred to"),
+           .values = "NAME", .resume = kKept, .commands = kRunOrPlan | kEval,
+           .tasks = {"preference"}},
           {OPTION(truncation,
                   "samples longer than --block_size lose their end, or the start of the prompt, "
                   "or are dropped; a warning says how many"),
            .choices = {{"end", {"keep_start"}}, {"start", {"keep_end"}}, {"drop"}}, .resume = kKept,
-           .commands = kRunOrPlan | kEval, .tasks = {"prompt-completion"}},
+           .commands = kRunOrPlan | kEval, .tasks = {"prompt-completion", "preference"}},
           {OPTION(packing,
                   "prompt-completion: several samples share a row of --block_size, each with "
                   "positions and attention of its own; batches count rows"),

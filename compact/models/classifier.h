@@ -20,7 +20,8 @@ class Classifier : public Network {
   // operations have run: not again for a report that a pass has filled.
   at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
                   PassReport* report = nullptr) const override;
-  Score score(const Tensors& inputs, const at::Tensor& target) const override;
+  Score score(const Tensors& inputs, const at::Tensor& target,
+              const at::Tensor& ranges = {}) const override;
   void set_codecs(const Policy& policy) override;
 
  protected:

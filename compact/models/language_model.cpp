@@ -63,7 +63,8 @@ at::Tensor LanguageModel::hidden(const at::Tensor& ids, const at::Tensor& embedd
   COMPACT_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kLong,
                 "[language model] ids must be int64 [batch, sequence]");
   if (pass.ranges.defined()) check_ranges(pass.ranges, ids.size(0), ids.size(1));
-  const int64_t first = cache ? cache->length() : 0, length = first + ids.size(1);
+  const int64_t first = cache ? cache->length() : 0,
+                length = pass.ranges.defined() ? longest_range(pass.ranges) : first + ids.size(1);
   COMPACT_CHECK(length <= options().max_length, "[language model] a sequence of ", length,
                 " tokens is longer than max_length ", options().max_length);
   trace_moment(Phase::kForwardOf, "embedding");
@@ -81,13 +82,22 @@ at::Tensor LanguageModel::hidden(const at::Tensor& ids, const at::Tensor& embedd
 
 at::Tensor LanguageModel::loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
                                PassReport* report) const {
+  return loss_of(inputs, targets, pass, report, nullptr);
+}
+
+at::Tensor LanguageModel::loss_of(const Tensors& inputs, const at::Tensor& targets,
+                                  const Pass& pass, PassReport* report,
+                                  PreferenceScore* score) const {
   // Tied, the two gradients are added by a node of ours.
   const auto [embedding, head] =
       head_ ? std::pair(embedding_->weight, head_->weight) : fork(embedding_->weight);
   const at::Tensor x = hidden(inputs.at(0), embedding, pass, nullptr, report);
   LossReport held;
   const at::Tensor sum =
-      linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held, softcap_);
+      inputs.size() > 1
+          ? preference_loss(x, head, targets, pass.ranges, inputs[1], options().preference,
+                            pass.scale, loss_treatment_, &held, softcap_, score)
+          : linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held, softcap_);
   if (!report || !sum.requires_grad()) return sum;
   const int64_t chunk = loss_treatment_.chunk_tokens;
   report->slots.push_back(
@@ -108,10 +118,22 @@ Network::Names LanguageModel::copies_of(const std::string& name) const {
   return !head_ && name == embedding_name() ? Names{"lm_head.weight"} : Names{};
 }
 
-Score LanguageModel::score(const Tensors& inputs, const at::Tensor& targets) const {
+Score LanguageModel::score(const Tensors& inputs, const at::Tensor& targets,
+                           const at::Tensor& ranges) const {
   const at::NoGradGuard no_grad;
-  return {.loss = loss(inputs, targets, {.training = false}).item<double>(),
-          .targets = targets.ne(kernels::kIgnoreIndex).sum().item<int64_t>()};
+  PreferenceScore pairs;
+  Score score = {.loss = loss_of(inputs, targets, {.training = false, .ranges = ranges}, nullptr,
+                                 &pairs)
+                             .item<double>()};
+  if (!pairs.margins.defined()) {
+    score.targets = targets.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
+    return score;
+  }
+  score.targets = pairs.margins.numel();
+  score.correct = pairs.margins.gt(0).sum().item<int64_t>();
+  score.margin = pairs.margins.sum().item<double>();
+  score.log_probs = pairs.log_probs.cpu();
+  return score;
 }
 
 at::Tensor LanguageModel::logits(const at::Tensor& ids) const {

@@ -18,10 +18,12 @@ namespace compact {
 class LanguageModel : public Network {
  public:
   // scale * sum of next-token losses; inputs {ids}, ids and targets int64 [batch, sequence],
-  // targets ignored where -100.
+  // targets ignored where -100. With inputs {ids, reference} the sum of the losses of pairs by
+  // preference_loss(), whose ranges are those of the pass.
   at::Tensor loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
                   PassReport* report = nullptr) const override;
-  Score score(const Tensors& inputs, const at::Tensor& targets) const override;
+  Score score(const Tensors& inputs, const at::Tensor& targets,
+              const at::Tensor& ranges = {}) const override;
   const Parameter* chunked_head() const override { return &head(); }
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
@@ -65,6 +67,8 @@ class LanguageModel : public Network {
   const Parameter* table(const char* name);
   at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                     TokenCache* cache, SegmentReport* report) const;
+  at::Tensor loss_of(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
+                     PassReport* report, PreferenceScore* score) const;
 
   TokenIds tokens_;
   int64_t width_;

@@ -16,6 +16,7 @@
 #include "compact/codecs/nf4_weights.h"
 #include "compact/codecs/parameter.h"
 #include "compact/networks/lora.h"
+#include "compact/ops/functions/preference_loss.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/scopes/saved_tensors.h"
 #include "compact/ops/segments/segment.h"
@@ -55,11 +56,15 @@ struct PassReport : SegmentReport {
 // The results of a network on a batch, without a graph.
 struct Score {
   double loss = 0;      // sum over targets
-  int64_t targets = 0;  // those that are not ignored
+  int64_t targets = 0;  // those that are not ignored; of preferences, pairs
   int64_t correct = -1,
           in_five = -1;  // targets whose class came first; came among the first five, -1 where
                          // there are not more classes
   at::Tensor predicted;  // where logits are made: f32 [samples], the first class or the value
+  // Of preferences, for which `correct` counts positive margins: the margins' sum, and the log
+  // probabilities f64 [pairs, 2] of chosen and rejected answers.
+  std::optional<double> margin;
+  at::Tensor log_probs;
 };
 
 // A tensor that a codec holds from the forward to the backward pass.
@@ -76,6 +81,7 @@ struct NetworkOptions {
   int64_t max_length = 2048;          // of language models: tokens of the longest sequence
   uint64_t seed = 0;                  // of weights and projections
   double label_smoothing = 0;         // of classifiers: part of a target, spread over all classes
+  PreferenceLoss preference = {};     // of language models, for batches of pairs
   Lora lora = {};                     // with a rank: adapters alone are trained
   std::optional<Nf4Format> nf4 = {};  // how products that may have adapters are held beside these
   std::string offload_folder = {};    // for files of weights whose place is a disk
@@ -120,7 +126,8 @@ class Network {
   // each with its own report, unless batch norms in training move their statistics.
   virtual at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
                           PassReport* report = nullptr) const = 0;
-  virtual Score score(const Tensors& inputs, const at::Tensor& target) const = 0;
+  virtual Score score(const Tensors& inputs, const at::Tensor& target,
+                      const at::Tensor& ranges = {}) const = 0;
 
   const NetworkOptions& options() const { return options_; }
   at::Device device() const { return options_.device; }

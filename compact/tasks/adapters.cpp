@@ -34,7 +34,8 @@ void check_adapters(const TrainConfig& c) {
                 "--load_in_4bit freezes what it puts into codes: it is for adapters, --use_peft");
   if (!c.use_peft) return;
   COMPACT_CHECK(task_named(c.task).use == ModelUse::kTokens,
-                "--use_peft is for decoders (language-modeling, prompt-completion), --task is ",
+                "--use_peft is for decoders (language-modeling, prompt-completion, preference), "
+                "--task is ",
                 c.task);
   COMPACT_CHECK(!c.master_weights,
                 "--master_weights: adapters are float32, their own master; the weights beside them "

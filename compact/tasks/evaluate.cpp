@@ -9,6 +9,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/files/printable.h"
+#include "compact/tasks/references.h"
 #include "compact/tasks/trained_model.h"
 
 namespace compact {
@@ -21,6 +22,7 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& r) {
   } else if (!r.values) {
     row.emplace_back(prefix + "_perplexity", std::exp(r.loss));
   }
+  if (r.margin) row.emplace_back(prefix + "_margin", *r.margin);
   for (const auto& [name, value] : r.scores) row.emplace_back(cat(prefix, "_", name), value);
   return row;
 }
@@ -33,7 +35,9 @@ std::optional<std::pair<std::string, std::string>> f1_class(const std::string& p
 
 std::vector<std::string> eval_figures(const Task& task) {
   std::vector<std::string> all = {"loss"};
-  if (task.attention.head_dim > 0) {
+  if (!task.pairs.empty()) {
+    all.insert(all.end(), {"accuracy", "margin"});
+  } else if (task.attention.head_dim > 0) {
     all.emplace_back("perplexity");
   } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
     all.insert(all.end(), {"accuracy", "top5_accuracy"});
@@ -58,8 +62,16 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
 }
 
 Evaluation evaluate(const TrainConfig& config) {
-  const TrainedModel model = open_trained_model(config);
+  TrainedModel model = open_trained_model(config);
   const TrainConfig& c = model.config;
+  if (!model.task.pairs.empty() && c.reference != "none") {
+    COMPACT_CHECK(c.reference != "start",
+                  "pairs are evaluated beside a reference: --reference DIR, the model that training "
+                  "started from, or none");
+    const auto reference =
+        reference_model(c, model.task, model.network->device(), model.warnings);
+    set_references(c, model.task, *reference, 0, {}, *single_group());
+  }
   Evaluation evaluation{
       .results = {}, .unit = model.task.target_unit(), .warnings = model.warnings};
   for (const auto& [prefix, data] : model.task.held_out()) {

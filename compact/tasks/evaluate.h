@@ -22,6 +22,7 @@ struct EvalResult {
   // For tasks with classes: the part of targets whose class came first; where there are more than
   // five classes, the part whose class was among the first five.
   std::optional<double> accuracy, in_five;
+  std::optional<double> margin;  // of preferences, a mean
   bool values = false;  // targets are values, the loss is their squared error
   std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
   std::string f1_class = {};                           // the class that `f1` is of

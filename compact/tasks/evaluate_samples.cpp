@@ -23,7 +23,7 @@ struct Scored {
   std::vector<double> sums;       // kSums numbers of each batch; zeros for batches of other ranks
   std::vector<double> predicted;  // of each of its batches: number, count, predictions, labels
 };
-enum Sums { kLoss, kTargets, kCorrect, kInFive, kHasClasses, kHasFive, kSums };
+enum Sums { kLoss, kTargets, kCorrect, kInFive, kHasClasses, kHasFive, kMargin, kHasMargin, kSums };
 
 Scored score_batches(const Network& network, const Dataset& data,
                      const std::vector<int64_t>& numbers, int64_t batch, const Task& task, int rank,
@@ -43,7 +43,7 @@ Scored score_batches(const Network& network, const Dataset& data,
         std::span(numbers).subspan(static_cast<size_t>(i), std::min(batch, count - i)));
     check_targets(samples, task);
     const StepInputs b = inputs_of(samples, network.device());
-    const Score s = network.score(b.inputs, b.target);
+    const Score s = network.score(b.inputs, b.target, b.ranges);
     double* sums = scored.sums.data() + number * kSums;
     sums[kLoss] = s.loss;
     sums[kTargets] = static_cast<double>(s.targets);
@@ -51,6 +51,8 @@ Scored score_batches(const Network& network, const Dataset& data,
     sums[kInFive] = static_cast<double>(s.in_five);
     sums[kHasClasses] = s.correct >= 0;
     sums[kHasFive] = s.in_five >= 0;
+    sums[kMargin] = s.margin.value_or(0);
+    sums[kHasMargin] = s.margin.has_value();
     if (task.metrics.empty()) continue;
     COMPACT_CHECK(s.predicted.numel() == samples.target.numel(), "[evaluate] ", s.predicted.numel(),
                   " predictions of ", samples.target.numel(), " targets");
@@ -89,9 +91,9 @@ std::pair<std::vector<double>, std::vector<double>> in_order(
 
 EvalResult result_of(const std::vector<double>& sums, const std::vector<std::string>& predictions,
                      const Task& task) {
-  double loss = 0, correct = 0, in_five = 0;
+  double loss = 0, correct = 0, in_five = 0, margin = 0;
   int64_t targets = 0;
-  bool classes = false, five = false;
+  bool classes = false, five = false, margins = false;
   for (size_t at = 0; at < sums.size(); at += kSums) {
     loss += sums[at + kLoss];
     targets += static_cast<int64_t>(sums[at + kTargets]);
@@ -99,6 +101,8 @@ EvalResult result_of(const std::vector<double>& sums, const std::vector<std::str
     in_five += sums[at + kInFive];
     classes |= sums[at + kHasClasses] > 0;
     five |= sums[at + kHasFive] > 0;
+    margin += sums[at + kMargin];
+    margins |= sums[at + kHasMargin] > 0;
   }
   const auto of_targets = [&](double x) {
     return x / static_cast<double>(std::max<int64_t>(1, targets));
@@ -108,6 +112,7 @@ EvalResult result_of(const std::vector<double>& sums, const std::vector<std::str
     result.accuracy = of_targets(correct);
     if (five) result.in_five = of_targets(in_five);
   }
+  if (margins) result.margin = of_targets(margin);
   result.values = !task.metrics.empty() && !classes;
   if (task.metrics.empty()) return result;
   const auto [predicted, labels] = in_order(predictions);

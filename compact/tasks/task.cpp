@@ -22,7 +22,7 @@ std::span<const TaskInfo* const> tasks() {
   static const TaskInfo* const all[] = {&language_modeling,   &image_classification,
                                         &node_classification, &graph_classification,
                                         &text_classification, &glue,
-                                        &prompt_completion};
+                                        &prompt_completion,   &preference};
   return all;
 }
 
@@ -107,12 +107,17 @@ BatchWindow next_window(const Task& task, const TrainConfig& c, Group& group) {
   for (int64_t i = 0; i < c.gradient_accumulation_steps; ++i) {
     window.batches.push_back(task.train->next(c.per_device_train_batch_size));
     check_targets(window.batches.back(), task);
-    const at::Tensor& target = window.batches.back().target;
+    const Batch& batch = window.batches.back();
+    if (batch.losses) {
+      window.targets += *batch.losses;
+      continue;
+    }
+    const at::Tensor& target = batch.target;
     // A number of a regression is a target whatever it is.
     window.targets += target.is_floating_point()
                           ? target.numel()
                           : target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
-    window.samples += std::ssize(window.batches.back().ranges);
+    window.samples += std::ssize(batch.ranges);
   }
   task.train->skip((group.size() - 1 - group.rank()) * own);
   window.targets = group.sum_of(window.targets);

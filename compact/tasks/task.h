@@ -23,11 +23,14 @@
 
 namespace compact {
 
+class PromptDataset;
+
 struct Task {
   std::unique_ptr<Dataset> train, validation, test;  // null where no file is named
   // The data sets that it is evaluated on, by the prefixes of their figures.
   std::vector<std::pair<std::string, const Dataset*>> held_out() const;
-  uint64_t checksum = 0;  // of the training data
+  std::vector<PromptDataset*> pairs;  // those of them that need a reference's log probabilities
+  uint64_t checksum = 0;              // of the training data
   // Makes a network with new weights and the policy's treatments for a configuration: the task's,
   // or one that differs in type, block or batch.
   using MakeNetwork =
@@ -89,7 +92,7 @@ TrainConfig without_data(TrainConfig config);
 const TaskInfo& task_of_folder(const std::string& folder);
 
 extern const TaskInfo language_modeling, image_classification, node_classification,
-    graph_classification, text_classification, glue, prompt_completion;
+    graph_classification, text_classification, glue, prompt_completion, preference;
 
 // The network on a device, with the weights of --model_name_or_path if that has any.
 std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& task,

@@ -19,6 +19,8 @@ Task::MakeNetwork builder_of(std::shared_ptr<const ModelConfig> model,
                                  .max_length = c.block_size,
                                  .seed = key_of(c, RandomUse::kWeights),
                                  .label_smoothing = c.label_smoothing_factor,
+                                 .preference = {preference_kind(c.loss_type), c.beta,
+                                                c.label_smoothing_factor},
                                  .lora = lora_of(c),
                                  .nf4 = nf4,
                                  .offload_folder = offload_folder_of(c)});

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions of prompts: the loss is on the completion's tokens only.
+// Completions of prompts: the loss is on the completion's tokens only. And pairs of them, of which
+// one was preferred.
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <array>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/data/samples/split.h"
 #include "compact/data/text/prepare.h"
 #include "compact/data/text/prompt_dataset.h"
+#include "compact/ops/functions/preference_loss.h"
 #include "compact/tasks/language_task.h"
+#include "compact/tasks/load_weights.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
 
@@ -19,9 +25,22 @@ namespace {
 void check_prompt(const TrainConfig& c) {
   COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
   for (const auto* files : {&c.train_file, &c.validation_file}) {
-    COMPACT_CHECK(files->size() <= 1, "--task prompt-completion takes one file of each kind, not ",
+    COMPACT_CHECK(files->size() <= 1, "--task ", c.task, " takes one file of each kind, not ",
                   files->size());
   }
+}
+
+void check_preference(const TrainConfig& c) {
+  check_prompt(c);
+  COMPACT_CHECK(c.label_smoothing_factor < 0.5,
+                "--label_smoothing_factor of preferences must be below 0.5, is ",
+                number_text(c.label_smoothing_factor));
+  COMPACT_CHECK(c.loss_type == "sigmoid" || c.label_smoothing_factor == 0,
+                "--label_smoothing_factor is for --loss_type sigmoid, not ", c.loss_type);
+  if (c.reference == "start" || c.reference == "none") return;
+  check_model_folder(c.reference);
+  COMPACT_CHECK(has_weights(c.reference), "--reference must be start, none or a folder with weights; ",
+                c.reference, " has none");
 }
 
 uint64_t checksum_of(const PromptSamples& samples) {
@@ -69,16 +88,45 @@ std::string packed_text(const PromptDataset& packed, const PromptDataset& unpack
              format_count(cut), " cut");
 }
 
-Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings) {
+// Of pairs each row is one, with the longest sample first; the last argument is its length.
+MakeRanges ranges_of_pairs(int64_t longest) {
+  return [longest](int64_t batch, int64_t length) {
+    std::vector<std::array<int64_t, 3>> ranges;
+    const int64_t first = std::min(longest, length - 1);
+    for (int64_t row = 0; row < batch; ++row) {
+      ranges.insert(ranges.end(), {{row, 0, first}, {row, first, length}});
+    }
+    return ranges;
+  };
+}
+
+// With reference log probabilities beside the ids.
+Task::MakeInputs with_reference(Task::MakeInputs ids) {
+  return [ids = std::move(ids)](const TrainConfig& of, at::Device device, int64_t batch) {
+    StepInputs inputs = ids(of, device, batch);
+    inputs.inputs.push_back(at::zeros({batch, 2}, at::TensorOptions(device).dtype(at::kDouble)));
+    return inputs;
+  };
+}
+
+Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings,
+                  bool pairs) {
   Task task;
-  task.unit = "samples";
-  task.target = "tokens";
+  task.unit = pairs ? "pairs" : "samples";
+  if (!pairs) task.target = "tokens";
   task.lengths_vary = true;
-  if (c.packing) task.rows = "rows";
+  const bool packing = c.packing && !pairs;
+  if (packing) task.rows = "rows";
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   const ModelShape model = set_language_model(c, opening, tokenizer.get(), task, warnings);
-  if (c.packing) {
+  const auto set_pairs = [&](int64_t longest, int64_t row) {
+    task.inputs = with_reference(ids_of(
+        [row](const TrainConfig& of) { return std::min(row, 2 * of.block_size); },
+        ranges_of_pairs(longest)));
+  };
+  if (pairs) set_pairs(c.block_size, 2 * c.block_size);
+  if (packing) {
     task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; },
                          [](int64_t batch, int64_t length) {
                            return planned_ranges(batch, length, length, length);
@@ -88,10 +136,11 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
-                        .max_length = c.block_size};
+                        .max_length = c.block_size * (pairs ? 2 : 1)};
   // One token more, since the last one is only a target.
   const PromptOptions options{.prompt = c.prompt_column,
-                              .completion = c.completion_column,
+                              .completion = pairs ? c.chosen_column : c.completion_column,
+                              .rejected = pairs ? c.rejected_column : "",
                               .max_length = c.block_size + 1,
                               .begin = begin_of_prompt(*tokenizer, model.tokens),
                               .truncation = c.truncation == "end"     ? Truncation::kEnd
@@ -111,19 +160,24 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
                            std::vector<int64_t> chosen, bool packed = false) {
     auto part = std::make_unique<PromptDataset>(of, std::move(chosen), padding, key, packed);
     longest = std::max(longest, part->longest_row());
+    if (pairs) task.pairs.push_back(part.get());
     return part;
   };
-  const auto size_of = [](const PromptSamples& s) { return static_cast<int64_t>(s.ids.size()); };
   if (!c.validation_file.empty()) {
     const auto samples = read(c.validation_file[0]);
-    task.validation = part_of(samples, all_samples(size_of(*samples)));
+    task.validation = part_of(samples, all_samples(samples->size()));
   }
   if (c.train_file.empty()) return task;
   const auto samples = read(c.train_file[0]);
   task.checksum = checksum_of(*samples);
   MakeRanges ranges;
   const auto part_of_it = [&](std::vector<int64_t> chosen, bool trains) {
-    if (!trains || !c.packing) return part_of(samples, std::move(chosen));
+    if (trains && pairs) {
+      auto part = part_of(samples, std::move(chosen));
+      set_pairs(part->longest_sample(), part->longest_row());
+      return part;
+    }
+    if (!trains || !packing) return part_of(samples, std::move(chosen));
     const PromptDataset unpacked(samples, chosen, padding, key);
     auto packed = part_of(samples, std::move(chosen), true);
     task.data_text =
@@ -134,25 +188,45 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
     };
     return packed;
   };
-  split_samples(c, size_of(*samples), part_of_it, task, warnings);
-  task.inputs =
-      ids_of([longest](const TrainConfig& of) { return std::min(longest, of.block_size); }, ranges);
-  if (!c.packing) {
-    task.data_text = cat(format_count(task.train->size()), " prompts with completions of up to ",
-                         longest, " tokens");
+  split_samples(c, samples->size(), part_of_it, task, warnings);
+  if (!pairs) {
+    task.inputs = ids_of(
+        [longest](const TrainConfig& of) { return std::min(longest, of.block_size); }, ranges);
+  }
+  if (!packing) {
+    task.data_text =
+        cat(format_count(task.train->size()), pairs ? " pairs of " : " prompts with ",
+            pairs ? "answers" : "completions", " of up to ", longest, " tokens", pairs ? " both" : "");
   }
   task.data_text += held_out_text(task);
   return task;
 }
 
+Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings) {
+  return open_samples(c, opening, warnings, /*pairs=*/false);
+}
+
+Task open_preference(const TrainConfig& c, const Opening& opening,
+                     std::vector<std::string>& warnings) {
+  return open_samples(c, opening, warnings, /*pairs=*/true);
+}
+
 }  // namespace
 
-// task_of_folder() never gives it: language-modeling, which is for the same models, comes first.
+// task_of_folder() never gives these: language-modeling, which is for the same models, comes first.
 extern const TaskInfo prompt_completion = {
     .name = "prompt-completion",
     .summary = "completions of prompts",
     .check = check_prompt,
     .open = open_prompt,
+    .use = ModelUse::kTokens,
+};
+
+extern const TaskInfo preference = {
+    .name = "preference",
+    .summary = "answers that were preferred to others (DPO)",
+    .check = check_preference,
+    .open = open_preference,
     .use = ModelUse::kTokens,
 };
 

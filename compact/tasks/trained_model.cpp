@@ -42,7 +42,8 @@ void take_columns(const std::string& train_config, TrainConfig& c) {
   }
   const auto table = open_table(c.validation_file[0], {.strict = false});
   for (const char* const name :
-       {"text_column", "text_pair_column", "label_column", "prompt_column", "completion_column"}) {
+       {"text_column", "text_pair_column", "label_column", "prompt_column", "completion_column",
+        "chosen_column", "rejected_column"}) {
     const auto value = json.is_object() ? json.find(name) : json.end();
     if (value == json.end() || !value->is_string()) continue;
     const std::string column = *value;
@@ -75,6 +76,8 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
       const bool samples =
           tokens.empty() ? is_table_name(c.validation_file[0]) : TokenFile(tokens).info().samples;
       if (task == prompt_completion.name && !samples) task.clear();
+      if (task == preference.name && (!samples || (!tokens.empty() && !TokenFile(tokens).info().pairs)))
+        task = samples ? prompt_completion.name : "";
     }
     if (task == glue.name || task.empty()) return of_folder;
     const TaskInfo& named = task_named(task);
@@ -97,7 +100,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   c.task = info.name;
   const std::string run = c.model_name_or_path + "/train_config.json";
   if (!c.validation_file.empty() && is_table_name(c.validation_file[0]) && is_file(run) &&
-      (&info == &prompt_completion || &info == &text_classification ||
+      (&info == &prompt_completion || &info == &preference || &info == &text_classification ||
        &info == &language_modeling)) {
     take_columns(run, c);
   }

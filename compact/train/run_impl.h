@@ -52,6 +52,7 @@ class Run {
   void restore(const std::string& checkpoint);
   void make_plan(bool resumed);
   void make_model();
+  void score_pairs(const Network& reference);
   void resume(const std::string& checkpoint);
   void describe();
   void choose_bits();

@@ -13,6 +13,7 @@
 #include "compact/ops/memory/memory.h"
 #include "compact/report/memory_table.h"
 #include "compact/tasks/config_check.h"
+#include "compact/tasks/references.h"
 #include "compact/tasks/setup.h"
 #include "compact/train/description.h"
 #include "compact/train/kept_files.h"
@@ -172,13 +173,27 @@ void Run::make_model() {
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   workspace_bytes_ = make_workspaces(device_);
+  if (const auto reference = reference_model(c_, task_, device_, warnings_)) score_pairs(*reference);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
+  if (c_.reference == "start") score_pairs(*model_);
   optimizer_ =
       std::make_unique<Optimizer>(model_->trained(), optimizer_options(c_, policy_, shared_));
   if (graph_) StepGraph::check(c_, group_.size(), task_, policy_, *optimizer_);
   progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, group_, s_,
                     figures_);
   bits_.emplace(c_, policy_);
+}
+
+// Evaluations and training compare with what `reference` says of the task's pairs.
+void Run::score_pairs(const Network& reference) {
+  if (task_.pairs.empty()) return;
+  const Clock::time_point started = Clock::now();
+  const int64_t pairs = set_references(
+      c_, task_, reference, total_steps_ * samples_of_step(c_, group_.size()),
+      [&](int64_t done, int64_t total) { console_.bar(done, total, "pairs scored"); }, group_);
+  console_.line(cat("reference  ", format_count(pairs), " pairs scored in ",
+                    formatted("%.1f s",
+                              std::chrono::duration<double>(Clock::now() - started).count())));
 }
 
 void Run::resume(const std::string& checkpoint) {

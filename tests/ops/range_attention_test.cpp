@@ -177,7 +177,7 @@ TEST(RangeAttention, RangesOfAPartOfABatch) {
 TEST(RangeAttention, PlacesBeginAnewInEachRange) {
   const at::Tensor ranges = tensor_of({{0, 1, 4}, {1, 0, 2}, {1, 2, 5}});
   EXPECT_TRUE(places_in_ranges(ranges, at::zeros({2, 5}, at::kLong))
-                  .equal(at::tensor({0, 0, 1, 2, 4, 0, 1, 0, 1, 2}, at::kLong).view({2, 5})));
+                  .equal(at::tensor({0, 0, 1, 2, 0, 0, 1, 0, 1, 2}, at::kLong).view({2, 5})));
   EXPECT_EQ(scores_of_ranges(ranges, 100), 9 + 4 + 9);
   EXPECT_EQ(scores_of_ranges(ranges, 2), 6 + 4 + 6);
 }

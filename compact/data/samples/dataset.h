@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Batch {
   at::Tensor input, target;
   std::vector<at::Tensor> more = {};
   std::vector<std::array<int64_t, 3>> ranges = {};
+  std::optional<int64_t> losses = {};  // how many there are, where that is not one a target
 };
 
 // The sample that comes next: number `index` in the order of `epoch`, both from 0.

@@ -126,8 +126,8 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
   if (const std::string made = inputs.size() == 1 ? token_file_at(inputs[0]) : ""; !made.empty()) {
     const TokenFile file(made);
     file.check_tokenizer(tokenizer);
-    COMPACT_CHECK(!file.info().samples, made,
-                  ": holds samples, not text: --task prompt-completion trains on it");
+    COMPACT_CHECK(!file.info().samples, made, ": holds samples, not text: --task ",
+                  file.info().pairs ? "preference" : "prompt-completion", " trains on it");
     return {.path = made, .reused = true, .prepared = {}};
   }
   const std::vector<std::string> files = expand_inputs(inputs);

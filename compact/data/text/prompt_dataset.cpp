@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/text/prompt_dataset.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -42,9 +44,10 @@ class Gathered {
   Gathered(const std::string& path, const PromptOptions& options)
       : path_(path), options_(options) {}
 
-  // `begin`: tokens of the prompt; `place` returns the sample's place in the file.
+  // Returns whether it is kept. `begin`: tokens of the prompt; `place` returns the sample's place in
+  // the file.
   template <class Place>
-  void add(std::vector<uint32_t> all, int64_t begin,
+  bool add(std::vector<uint32_t> all, int64_t begin,
            std::vector<std::pair<int64_t, int64_t>> silent, const Place& place) {
     const auto count = [&](Counted& kind) {
       if (kind.count++ == 0) kind.first = place();
@@ -64,7 +67,7 @@ class Gathered {
     if (std::max<int64_t>(begin, 1) >= length ||
         (over > 0 && options_.truncation == Truncation::kDrop)) {
       count(dropped_);
-      return;
+      return false;
     }
     if (over > 0) count(cut_);
     std::erase_if(silent, [&](const auto& range) { return range.first >= length; });
@@ -76,6 +79,15 @@ class Gathered {
     out_.ids.emplace_back(all.begin(), all.begin() + length);
     out_.prompt_lengths.push_back(begin);
     out_.silent.push_back(std::move(silent));
+    return true;
+  }
+
+  // To be called after the two samples of a pair: both are kept, or none.
+  void match(bool chosen, bool rejected) {
+    if (chosen == rejected) return;
+    out_.ids.pop_back();
+    out_.prompt_lengths.pop_back();
+    out_.silent.pop_back();
   }
 
   // `warnings` come before those of here.
@@ -83,6 +95,7 @@ class Gathered {
     COMPACT_CHECK(!out_.ids.empty(), path_, ": no sample has a token of its completion within ",
                   options_.max_length, " tokens");
     out_.warnings = std::move(warnings);
+    out_.pairs = !options_.rejected.empty();
     out_.cut = cut_.count;
     using enum Truncation;
     warn(out_, path_, cut_,
@@ -91,7 +104,7 @@ class Gathered {
     warn(out_, path_, dropped_,
          cat("dropped: ",
              options_.truncation == kDrop ? "more than" : "no token of the completion within", " ",
-             options_.max_length, " tokens"));
+             options_.max_length, " tokens", out_.pairs ? ", and with it the other of its pair" : ""));
     return std::move(out_);
   }
 
@@ -120,6 +133,7 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
   if (!table->has(options.prompt)) columns = split(options.prompt, ',');
   const size_t prompts = columns.size();
   columns.push_back(options.completion);
+  if (!options.rejected.empty()) columns.push_back(options.rejected);
   table->choose(columns);
   const bool has_input = options.prompt == "instruction" && options.completion != "input" &&
                          table->choose_also("input");
@@ -135,13 +149,13 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
     std::string asked;
     const auto read = [&] {
       more = table->next(cells);
-      for (size_t i = 0; more && i <= prompts; ++i) {
+      for (size_t i = 0; more && i < columns.size(); ++i) {
         const bool optional = i > 0 && i < prompts;
         if (cells[i].kind != TableCell::kText &&
             !(optional && cells[i].kind == TableCell::kMissing)) {
           throw OddOne(cat(table->where(), " must have a text `", columns[i], "`"));
         }
-        if (i == prompts || cells[i].text.empty()) continue;
+        if (i >= prompts || cells[i].text.empty()) continue;
         asked += cells[i].text + (prompts > 1 ? "\n" : "");
       }
     };
@@ -154,14 +168,18 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
       return with_begin(options.begin, tokenizer.encode(text));
     };
     const std::vector<uint32_t> prompt = encoded(asked);
-    std::vector<uint32_t> all = encoded(asked + cells[prompts].text);
-    const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
-    if (common.first != prompt.end() && across.count++ == 0) across.first = place();
-    const bool ended =
-        common.second != all.end() && std::ranges::find(ends, all.back()) != ends.end();
-    if (!ended) all.push_back(tokenizer.end_of_text());
-    const int64_t begin = common.first - prompt.begin();
-    gathered.add(std::move(all), begin, {}, place);
+    const auto add = [&](const std::string& answer) {
+      std::vector<uint32_t> all = encoded(asked + answer);
+      const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
+      if (common.first != prompt.end() && across.count++ == 0) across.first = place();
+      const bool ended =
+          common.second != all.end() && std::ranges::find(ends, all.back()) != ends.end();
+      if (!ended) all.push_back(tokenizer.end_of_text());
+      const int64_t begin = common.first - prompt.begin();
+      return gathered.add(std::move(all), begin, {}, place);
+    };
+    const bool kept = add(cells[prompts].text);
+    if (!options.rejected.empty()) gathered.match(kept, add(cells[prompts + 1].text));
   }
   std::vector<std::string> warnings;
   if (std::string line = odd.finish(rows); !line.empty()) warnings.push_back(std::move(line));
@@ -178,16 +196,25 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
   file.check_tokenizer(tokenizer);
   COMPACT_CHECK(file.info().samples, path,
                 ": holds text, not samples: --task language-modeling trains on it");
+  const bool pairs = !options.rejected.empty();
+  COMPACT_CHECK(file.info().pairs == pairs, path, ": holds ",
+                pairs ? "samples, not pairs of a chosen and a rejected one: --task "
+                        "prompt-completion trains on it"
+                      : "pairs of a chosen and a rejected sample: --task preference trains on it");
   Gathered gathered(path, options);
   int64_t number = 0;
   std::vector<uint32_t> ids;
-  int64_t begin = 0;  // of the first target
+  int64_t begin = 0;    // of the first target
+  bool chosen = false;  // whether the first of a pair is kept
   std::vector<std::pair<int64_t, int64_t>> silent;
   const auto finish = [&] {
     if (ids.empty()) return;
     ++number;
     if (begin == 0) begin = static_cast<int64_t>(ids.size());  // no target
-    gathered.add(std::move(ids), begin, std::move(silent), [&] { return cat("sample ", number); });
+    const bool kept = gathered.add(std::move(ids), begin, std::move(silent),
+                                   [&] { return cat("sample ", number); });
+    if (pairs && number % 2 == 0) gathered.match(chosen, kept);
+    chosen = kept;
     ids.clear(), silent.clear(), begin = 0;
   };
   std::vector<int64_t> part;
@@ -209,6 +236,8 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
     }
   }
   finish();
+  COMPACT_CHECK(!pairs || number % 2 == 0, path, ": pairs must be an even number of samples, are ",
+                number);
   return gathered.finish({});
 }
 
@@ -219,11 +248,23 @@ PromptDataset::PromptDataset(std::shared_ptr<const PromptSamples> samples,
   COMPACT_CHECK(!chosen_.empty(), "[prompts] no samples");
   COMPACT_CHECK(padding.multiple > 0,
                 "[prompts] lengths must be multiples of a positive number, is ", padding.multiple);
-  const auto count = static_cast<int64_t>(samples_->ids.size());
+  const int64_t count = samples_->size();
+  COMPACT_CHECK(!samples_->pairs || !packed, "[prompts] pairs cannot be packed");
   std::vector<int64_t> lengths;
   for (const int64_t number : chosen_) {
     COMPACT_CHECK(number >= 0 && number < count, "[prompts] a number must be within ", count,
                   ", is ", number);
+  }
+  if (samples_->pairs) {
+    std::vector<int64_t> both;
+    for (const int64_t pair : chosen_) {
+      begins_.push_back(both.size());
+      both.insert(both.end(), {2 * pair, 2 * pair + 1});
+    }
+    begins_.push_back(both.size());
+    chosen_ = std::move(both);
+  }
+  for (const int64_t number : chosen_) {
     const auto length = static_cast<int64_t>(samples_->ids[static_cast<size_t>(number)].size());
     COMPACT_CHECK(length >= 2 && length - 1 <= padding.max_length, "[prompts] sample ", number,
                   " must have from 2 to ", padding.max_length + 1, " tokens, has ", length);
@@ -242,10 +283,11 @@ PromptDataset::PromptDataset(std::shared_ptr<const PromptSamples> samples,
       begins_.push_back(in_rows.size());
     }
     chosen_ = std::move(in_rows);
-    for (int64_t row = 0; row < std::ssize(rows); ++row) {
-      longest_ = std::max(longest_, row_inputs(row));
-    }
   }
+  for (size_t row = 0; row + 1 < begins_.size(); ++row) {
+    longest_ = std::max(longest_, row_inputs(static_cast<int64_t>(row)));
+  }
+  if (samples_->pairs) reference_ = at::zeros({std::ssize(begins_) - 1, 2}, at::kDouble);
   begin(begins_.empty() ? this->samples() : std::ssize(begins_) - 1, seed);
 }
 
@@ -261,6 +303,12 @@ int64_t PromptDataset::row_inputs(int64_t row) const {
     sum += std::ssize(samples_->ids[static_cast<size_t>(number)]) - 1;
   }
   return sum;
+}
+
+void PromptDataset::set_reference(const at::Tensor& log_probs) {
+  COMPACT_CHECK(samples_->pairs && log_probs.sizes() == reference_.sizes(),
+                "[prompts] a reference must be [", size(), ", 2] of pairs, is ", log_probs.sizes());
+  reference_.copy_(log_probs);
 }
 
 double PromptDataset::padding_share(int64_t batch) const {
@@ -303,6 +351,13 @@ Batch PromptDataset::collect(std::span<const Sample> samples) const {
       if (!begins_.empty()) out.ranges.push_back({row, begin, end});
       begin = end;
     }
+  }
+  if (!samples_->pairs) return out;
+  out.losses = count;
+  out.more = {at::empty({count, 2}, at::kDouble)};
+  for (int64_t row = 0; row < count; ++row) {
+    out.more[0].select(0, row).copy_(
+        reference_.select(0, samples[static_cast<size_t>(row)].number));
   }
   return out;
 }

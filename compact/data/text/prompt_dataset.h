@@ -15,12 +15,14 @@
 namespace compact {
 
 struct PromptSamples {
+  bool pairs = false;                     // samples 2i and 2i + 1: chosen, rejected
   std::vector<std::vector<int32_t>> ids;  // prompt, completion, end of text
   std::vector<int64_t> prompt_lengths;    // tokens without loss
   // Ranges of tokens after the prompt that have no loss either, as further turns of a user.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> silent;
   std::vector<std::string> warnings;  // about the file, one line each
   int64_t cut = 0;                    // samples that lost tokens
+  int64_t size() const { return static_cast<int64_t>(ids.size()) / (pairs ? 2 : 1); }
 };
 
 enum class Truncation : uint8_t { kEnd, kStart, kDrop };
@@ -28,6 +30,7 @@ enum class Truncation : uint8_t { kEnd, kStart, kDrop };
 struct PromptOptions {
   // Fields; several of a prompt with commas between them, each that is not empty ends with "\n".
   std::string prompt = "prompt", completion = "completion";
+  std::string rejected = "";  // of an answer that the completion was preferred to; empty: no pairs
   int64_t max_length = 1024;         // tokens of a sample, at least 2
   std::vector<uint32_t> begin = {};  // tokens before every prompt
   Truncation truncation = Truncation::kEnd;
@@ -40,7 +43,7 @@ struct PromptOptions {
 // beyond max_length are cut from the end, the end of text first; or from the start of the prompt,
 // but not from `begin`, as long as there is some; or the sample is dropped. Unlike in TRL, a token
 // across the border of prompt and completion counts as completion, and samples without any
-// completion left are dropped. Warnings count all of these, and name the first. Throws InputError
+// completion left are dropped; a pair where one of the two is. Warnings count all of these, and name the first. Throws InputError
 // with path, line and rule, also where no sample is left, and where an `instruction` is read
 // without the `input` beside it.
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
@@ -48,7 +51,8 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
 
 // Samples of a token file of samples, with the tokens as stored. Options that take effect: length,
 // truncation, and the length of `begin`: so many first tokens are kept of a sample that is cut at
-// its start. Throws InputError with path and rule, also on a file of text.
+// its start. Throws InputError with path and rule, also on a file of text, and on one of pairs
+// unless `rejected` asks for them, whatever it says.
 PromptSamples read_token_samples(const std::string& path, const Tokenizer& tokenizer,
                                  const PromptOptions& options = {});
 
@@ -56,9 +60,11 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
 // tokens, -100 where that is a token without loss and in the padding. Packed, a row has as many
 // samples as best-fit decreasing puts into padding.max_length, and `ranges` says where they are:
 // rows are what an epoch consists of then, and no target is of another sample than its input.
+// A row of pairs has both answers, with `ranges` of their own; `more` has their reference log
+// probabilities f64 [batch, 2], and there is one loss a row.
 class PromptDataset final : public Dataset {
  public:
-  // The samples whose numbers are in `chosen`. Throws InputError where there are none, or one has
+  // The samples, or pairs, whose numbers are in `chosen`. Pairs cannot be packed. Throws InputError where there are none, or one has
   // fewer than 2 tokens or, without the last, which is not an input, more than
   // padding.max_length.
   PromptDataset(std::shared_ptr<const PromptSamples> samples, std::vector<int64_t> chosen,
@@ -70,6 +76,8 @@ class PromptDataset final : public Dataset {
   int64_t inputs() const { return inputs_; }  // of all samples
   // The share of an epoch's tokens that are padding, in batches of so many rows.
   double padding_share(int64_t batch) const;
+  // Of pairs: f64 [size(), 2] on the CPU, of the chosen and the rejected answers; zeros until then.
+  void set_reference(const at::Tensor& log_probs);
 
  private:
   // The samples of a row.
@@ -83,6 +91,7 @@ class PromptDataset final : public Dataset {
   Padding padding_;
   // Inputs of a row, of a sample: one fewer than its tokens.
   int64_t longest_ = 0, longest_sample_ = 0, inputs_ = 0;
+  at::Tensor reference_;  // of pairs
 };
 
 }  // namespace compact

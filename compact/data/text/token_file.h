@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token files: a header, then token ids as little-endian uint16 (vocabularies up to 65,536) or
-// uint32, with end of text after each document; or samples, whose ids are uint32 with two marks.
+// uint32, with end of text after each document (version 1); or samples, whose ids are uint32 with
+// two marks (2); or pairs of samples, in turn a prompt with its chosen and its rejected answer (3).
 //
 //   offset  0  "CompActT"                      24  uint64 vocabulary: every id is below it
-//           8  uint32 version, 1; samples: 2   32  uint64 id of end of text
+//           8  uint32 version, 1, 2 or 3       32  uint64 id of end of text
 //          12  uint32 bytes per id, 2 or 4     40  uint64 XXH3 of the tokenizer (Tokenizer::hash)
 //          16  uint64 number of ids            48  uint64 XXH3 of the ids as stored
 //          56  uint32 length of the tokenizer's spec, which follows at 64
 //          60  uint32 low half of the XXH3 of all of the header but this field
 //   then zeros up to a multiple of 64, then the ids, then nothing.
-// Files of text are written here, those of samples by python/compact/prepare.
+// Files of text are written here, others by python/compact/prepare.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ constexpr int64_t kSampleBegin = int64_t{1} << 30;  // the first of a sample
 constexpr int64_t kTarget = int64_t{1} << 31;       // it has a loss as the next of those before
 
 struct TokenFileInfo {
-  bool samples = false;
+  bool samples = false;  // or pairs of them
+  bool pairs = false;
   int width = 2;      // bytes per id
   int64_t count = 0;  // ids
   int64_t vocabulary = 0;

@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[] = "CompActT";
-constexpr uint32_t kText = 1, kSamples = 2;  // versions
+constexpr uint32_t kText = 1, kSamples = 2, kPairs = 3;  // versions
 constexpr size_t kFixed = 64;                // bytes before the spec
 constexpr size_t kChecksumAt = 60;
 constexpr uint32_t kLongestSpec = 1 << 16;
@@ -56,7 +56,7 @@ std::string encode_token_header(const TokenFileInfo& info) {
                 "a tokenizer's spec must hold no control characters");
   std::string header(token_header_size(info.tokenizer.size()), '\0');
   header.replace(0, 8, kMagic);
-  store<uint32_t>(header, 8, info.samples ? kSamples : kText);
+  store<uint32_t>(header, 8, info.pairs ? kPairs : info.samples ? kSamples : kText);
   store<uint32_t>(header, 12, static_cast<uint32_t>(info.width));
   store<uint64_t>(header, 16, static_cast<uint64_t>(info.count));
   store<uint64_t>(header, 24, static_cast<uint64_t>(info.vocabulary));
@@ -77,9 +77,9 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
   COMPACT_CHECK(size >= kFixed, path, ": token file is cut short: the header has ", kFixed,
                 " bytes, the file ", size);
   const auto version = load<uint32_t>(bytes, 8);
-  COMPACT_CHECK(version == kText || version == kSamples, path, ": token file version must be ",
-                kText, " or ", kSamples, ", is ", version);
-  const bool samples = version == kSamples;
+  COMPACT_CHECK(version >= kText && version <= kPairs, path, ": token file version must be from ",
+                kText, " to ", kPairs, ", is ", version);
+  const bool samples = version != kText;
   const auto spec_length = load<uint32_t>(bytes, 56);
   COMPACT_CHECK(spec_length <= kLongestSpec, path, ": tokenizer name must be at most ",
                 kLongestSpec, " bytes, has ", spec_length);
@@ -109,6 +109,7 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
   std::string spec = header.substr(kFixed, spec_length);
   COMPACT_CHECK(all_printable(spec), path, ": tokenizer name must hold no control characters");
   return {.samples = samples,
+          .pairs = version == kPairs,
           .width = static_cast<int>(width),
           .count = static_cast<int64_t>(count),
           .vocabulary = static_cast<int64_t>(vocabulary),

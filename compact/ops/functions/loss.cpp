@@ -67,6 +67,7 @@ struct LossNode : torch::autograd::Node {
     at::Tensor targets, logits, log_probs;  // keep only
     at::Tensor ghidden, ghead;              // chunked only
     at::Tensor ignored;                     // tokens without a target
+    at::Tensor weights;                     // keep only, of the tokens' losses; undefined: ones
     VersionCheck versions;
   };
   double scale = 1, softcap = 0;
@@ -91,6 +92,11 @@ at::Tensor scaled(at::Tensor t, const at::Tensor& g, const at::Tensor& none, boo
   const bool finite =
       g.is_cpu() ? std::isfinite(g.item<double>()) : device_type_of(t) != c10::kCUDA;
   return finite ? t : t.masked_fill_(none, 0);
+}
+
+// x [tokens, n] with a token's row multiplied by its weight.
+at::Tensor weighted(at::Tensor x, const at::Tensor& weights) {
+  return weights.defined() ? x.mul(weights.unsqueeze(1)).to(x.scalar_type()) : x;
 }
 
 variable_list LossNode::apply(variable_list&& grads) {
@@ -118,8 +124,8 @@ variable_list LossNode::apply(variable_list&& grads) {
     h.log_probs = at::Tensor();
     if (tanh.defined()) at::tanh_backward_out(g, g, tanh);
     tanh = at::Tensor();
-    if (want_head) h.ghead = g.t().mm(h.hidden);
-    if (want_hidden) h.ghidden = g.mm(h.head);
+    if (want_head) h.ghead = g.t().mm(weighted(h.hidden, h.weights));
+    if (want_hidden) h.ghidden = weighted(g.mm(h.head), h.weights);
   }
   if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], h.ignored.all(), copy);
   if (want_hidden) {
@@ -155,10 +161,12 @@ void cap_logits(const at::Tensor& logits, double softcap) {
   logits.div_(cap).tanh_().mul_(cap);
 }
 
-at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
-                                const at::Tensor& targets_, double scale,
-                                const LossTreatment& treatment, LossReport* report,
-                                double softcap) {
+namespace {
+
+// `combine`: null, or makes the loss of those of the tokens.
+at::Tensor loss_of(const at::Tensor& hidden_, const at::Tensor& w, const at::Tensor& targets_,
+                   double scale, const LossTreatment& treatment, const CombineLosses* combine,
+                   LossReport* report, double softcap) {
   for (const at::Tensor& t : {hidden_, w, targets_}) check_plain("linear_cross_entropy", t);
   COMPACT_CHECK(hidden_.size(-1) == w.size(1), "[linear_cross_entropy] hidden states of width ",
                 hidden_.size(-1), " and a head of width ", w.size(1));
@@ -191,21 +199,33 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   at::Tensor ghidden, ghead;
   if (want_hidden && !keep) ghidden = at::empty_like(h);
   if (want_head && !keep && !one_chunk) ghead = at::zeros(weight.sizes(), f32);
-  for (int64_t i = 0; i < tokens; i += chunk) {
-    const int64_t rows = std::min(chunk, tokens - i);
+  at::Tensor logits;  // of a chunk
+  // The losses of a chunk's tokens.
+  const auto score = [&](int64_t i, int64_t rows) {
     const at::Tensor hc = h.narrow(0, i, rows), tc = targets.narrow(0, i, rows);
-    at::Tensor logits = hc.mm(weight.t());
+    logits = at::Tensor();
+    logits = hc.mm(weight.t());
     cap_logits(logits, softcap);
-    const at::Tensor lc = lse.narrow(0, i, rows);
     const at::Tensor log_probs = keep ? at::empty({rows, vocabulary}, f32) : at::Tensor();
-    softmax_forward(logits, tc, lc, loss.narrow(0, i, rows), log_probs);
-    if (keep) {
-      node->held.logits = logits;
-      node->held.log_probs = log_probs;
-      node->held.targets = targets;
-      continue;
-    }
-    if (!record) continue;
+    softmax_forward(logits, tc, lse.narrow(0, i, rows), loss.narrow(0, i, rows), log_probs);
+    if (!keep) return;
+    node->held.logits = logits;
+    node->held.log_probs = log_probs;
+    node->held.targets = targets;
+  };
+  CombinedLoss combined;
+  if (combine) {
+    for (int64_t i = 0; i < tokens; i += chunk) score(i, std::min(chunk, tokens - i));
+    if (!one_chunk) logits = at::Tensor();
+    combined = (*combine)(loss);
+  }
+  for (int64_t i = 0; i < tokens && (!combine || (record && !keep)); i += chunk) {
+    const int64_t rows = std::min(chunk, tokens - i);
+    const at::Tensor tc = targets.narrow(0, i, rows), lc = lse.narrow(0, i, rows);
+    if (!combine || !one_chunk) score(i, rows);
+    if (keep || !record) continue;
+    const at::Tensor wc = combine ? combined.weights.narrow(0, i, rows) : at::Tensor();
+    const at::Tensor hc = weighted(h.narrow(0, i, rows), wc);
     at::Tensor tanh = softcap > 0 ? logits.div(cap_for(logits, softcap)) : at::Tensor();
     softmax_backward(logits, {}, lc, tc, scale, logits);
     if (tanh.defined()) at::tanh_backward_out(logits, logits, tanh);
@@ -220,11 +240,12 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
     if (want_hidden) {
       at::Tensor out = ghidden.narrow(0, i, rows);
       at::mm_out(out, logits, weight);
+      if (combine) out.copy_(weighted(out, wc));
     }
   }
-  lse = at::Tensor();
+  logits = lse = at::Tensor();
   // A tensor of the device: a number would become a tensor of the CPU, unseen by plans.
-  at::Tensor result = loss.to(at::kDouble).sum();
+  at::Tensor result = combine ? combined.total : loss.to(at::kDouble).sum();
   result = result.mul_(at::full({}, scale, result.options())).to(at::kFloat);
   if (!record) return result;
   if (want_head && tokens == 0) ghead = at::zeros_like(weight);
@@ -236,6 +257,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   node->scale = scale;
   node->softcap = softcap;
   node->sizes = hidden_.sizes().vec();
+  if (keep) held.weights = combined.weights;
   if (keep) held.versions.add(targets_);
   if (keep && want_head) {
     held.hidden = h;
@@ -247,13 +269,30 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   }
   if (report) {
     const at::Tensor hidden[] = {held.hidden}, others[] = {held.logits, held.log_probs,
-                                                           held.ghidden, held.ghead, held.ignored};
+                                                           held.ghidden, held.ghead, held.ignored,
+                                                           held.weights};
     *report = {bytes_of(hidden), bytes_of(others)};
   }
   const at::Tensor inputs[] = {hidden_, w};
   connect(owner, inputs);
   torch::autograd::set_history(result, owner);
   return result;
+}
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& head,
+                                const at::Tensor& targets, double scale,
+                                const LossTreatment& treatment, LossReport* report,
+                                double softcap) {
+  return loss_of(hidden, head, targets, scale, treatment, nullptr, report, softcap);
+}
+
+at::Tensor linear_combined_loss(const at::Tensor& hidden, const at::Tensor& head,
+                                const at::Tensor& targets, double scale,
+                                const LossTreatment& treatment, CombineLosses combine,
+                                LossReport* report, double softcap) {
+  return loss_of(hidden, head, targets, scale, treatment, &combine, report, softcap);
 }
 
 }  // namespace compact

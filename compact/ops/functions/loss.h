@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "compact/base/function_ref.h"
 #include "compact/ops/policy/treatment.h"
 
 namespace compact {
@@ -45,6 +46,21 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& head
                                 const at::Tensor& targets, double scale,
                                 const LossTreatment& treatment, LossReport* report = nullptr,
                                 double softcap = 0);
+
+// A loss that is another function of the tokens' losses than their sum.
+struct CombinedLoss {
+  at::Tensor total;    // f64 []
+  at::Tensor weights;  // f32 [tokens], its derivatives by the tokens' losses
+};
+// Makes it of the tokens' losses f32 [tokens], 0 where there is no target.
+using CombineLosses = FunctionRef<CombinedLoss(const at::Tensor& losses)>;
+
+// scale * the combined loss, otherwise as linear_cross_entropy(). With several chunks logits are
+// made twice in the forward pass: gradients wait for all tokens' losses.
+at::Tensor linear_combined_loss(const at::Tensor& hidden, const at::Tensor& head,
+                                const at::Tensor& targets, double scale,
+                                const LossTreatment& treatment, CombineLosses combine,
+                                LossReport* report = nullptr, double softcap = 0);
 
 // In place softcap tanh(logits / softcap); 0: as they are.
 void cap_logits(const at::Tensor& logits, double softcap);

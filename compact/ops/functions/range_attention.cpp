@@ -107,10 +107,8 @@ at::Tensor part_of_ranges(const at::Tensor& ranges, int64_t dim, int64_t from, i
 
 at::Tensor places_in_ranges(const at::Tensor& ranges, const at::Tensor& like) {
   const auto whole = at::TensorOptions().device(like.device()).dtype(at::kLong);
-  const at::Tensor places = at::arange(like.size(1), whole).unsqueeze(0).repeat({like.size(0), 1});
-  std::vector<TokenRange> later = read_ranges(ranges);
-  std::erase_if(later, [](const TokenRange& r) { return r.begin == 0; });
-  for_each(later, like.is_meta(), [&](const TokenRange& r) {
+  const at::Tensor places = at::zeros({like.size(0), like.size(1)}, whole);
+  for_each(read_ranges(ranges), like.is_meta(), [&](const TokenRange& r) {
     places.select(0, r.row).narrow(0, r.begin, r.length()).copy_(at::arange(r.length(), whole));
   });
   return places;
@@ -121,6 +119,12 @@ void for_ranges(const at::Tensor& ranges, const at::Tensor& t,
   for_each(read_ranges(ranges), t.is_meta(), [&](const TokenRange& r) {
     one(t.select(0, r.row).narrow(0, r.begin, r.length()), r.length());
   });
+}
+
+int64_t longest_range(const at::Tensor& ranges) {
+  int64_t most = 0;
+  for (const TokenRange& r : read_ranges(ranges)) most = std::max(most, r.length());
+  return most;
 }
 
 int64_t scores_of_ranges(const at::Tensor& ranges, int64_t most) {

@@ -24,7 +24,8 @@ at::Tensor ranges_tensor(std::vector<std::array<int64_t, 3>> ranges);
 // The ranges in part of a batch: in rows [from, from + count) (dim 0) or so many tokens of every
 // row (dim 1), numbered from there on. A range that lies across a border is cut.
 at::Tensor part_of_ranges(const at::Tensor& ranges, int64_t dim, int64_t from, int64_t count);
-// int64 [batch, length] on `like`'s device: a token's number in its range, in none its place.
+int64_t longest_range(const at::Tensor& ranges);
+// int64 [batch, length] on `like`'s device: a token's number in its range, 0 in none.
 at::Tensor places_in_ranges(const at::Tensor& ranges, const at::Tensor& like);
 // Calls `one` with the tokens of each range of t [batch, sequence, width], a view, and how many
 // they are; on the meta device once for all ranges of a length.
