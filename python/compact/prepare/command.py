@@ -21,7 +21,7 @@ from itertools import islice
 from .forms import form_of, sample_of, train_on_of
 from .refusal import Refusal, require
 from .sources import DataSet, mixed
-from .token_file import TokenFile, tokenizer_hash
+from .token_file import PAIRS, SAMPLES, TEXT, TokenFile, tokenizer_hash
 from .tokens import Reader, stops_of
 from .work import COUNTS, Rows, worked
 
@@ -29,6 +29,8 @@ TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.js
                    "*.tiktoken", "chat_template*", "spiece*", "sentencepiece*")  # fmt: skip
 CARD, TOKENS = "prepared.json", "samples.tokens"  # compact/data/tokenizers/prepared_folder.h
 JOURNAL = "journal.json"  # how far an interrupted call was
+KINDS = {"preference": (PAIRS, "pairs", " --task preference"), "text": (TEXT, "text", "")}  # by form: versions, names, tasks
+OTHER_KIND = (SAMPLES, "samples", " --task prompt-completion")
 SAVED_EVERY = 5.0  # seconds
 
 
@@ -44,7 +46,7 @@ def arguments(given):
     add("--tokenizer", required=True, metavar="DIR", help="folder of a tokenizer that transformers loads, or a name of the hub")  # fmt: skip
     add("--output", required=True, metavar="DIR", help="folder to write")
     add("--chat_template", metavar="FILE", help="a Jinja template instead of the tokenizer's own")
-    add("--train_on", choices=("assistant", "completion", "all"), help="tokens with a loss: every turn of the assistant (of chats the default), the completion or last such turn (of prompts), all (of text)")  # fmt: skip
+    add("--train_on", choices=("assistant", "completion", "all"), help="tokens with a loss: every turn of the assistant (of chats the default), the completion or last such turn (of prompts; both answers of a pair), all (of text)")  # fmt: skip
     add("--max_length", type=int, help="tokens of a sample; the program's --block_size and one more; default: no limit")
     add("--truncation", choices=("end", "start", "drop"), default="end", help="what longer samples lose: their end, the start of the prompt, or themselves")  # fmt: skip
     add("--num_proc", type=int, default=1, help="processes (default: 1); the result is the same")
@@ -144,8 +146,8 @@ def read_first(options):
         except Refusal as refusal:
             raise Refusal(f"{place}: {refusal}") from None
         forms.append((form, on))
-        texts = [form == "text" for form, _ in forms]
-        require(any(texts) == all(texts), f"{one.name}: text and samples are for two tasks, one folder cannot hold both")
+        kinds = sorted({KINDS.get(form, OTHER_KIND) for form, _ in forms}, key=lambda kind: kind[0] % PAIRS)  # pairs, text, samples
+        require(len(kinds) == 1, f"{one.name}: {' and '.join(name for _, name, _ in kinds)} are for two tasks, one folder cannot hold both")
     return sets, forms
 
 
@@ -260,8 +262,8 @@ def summed(counts):
 def write_tokens(options, job, sets, work, files_hash):
     from tqdm import tqdm
 
-    reader, samples = work.reader, work.forms[0] != "text"
-    out = TokenFile(job.path(TOKENS), reader.vocabulary, reader.ends[0], files_hash, f"prepared:file={CARD}", samples, job.done["ids"])  # fmt: skip
+    reader, version = work.reader, KINDS.get(work.forms[0], OTHER_KIND)[0]
+    out = TokenFile(job.path(TOKENS), reader.vocabulary, reader.ends[0], files_hash, f"prepared:file={CARD}", version, job.done["ids"])  # fmt: skip
     if job.done["rows"]:
         print(f"{options.output}: goes on after {job.done['rows']:,} rows", flush=True)
     rows = islice(mixed(sets, options.weights, options.seed, options.stopping_strategy == "all_exhausted"), job.done["rows"], None)
@@ -295,7 +297,7 @@ def write_prompt(options):
         turns = {"messages": turns}
     if not isinstance(turns, dict) or not {"messages", "conversations"} & set(turns):
         turns = {"messages": [{"role": "user", "content": said}]}
-    sample = sample_of(form_of(turns), turns)
+    sample = sample_of(form_of({"messages", "conversations"} & set(turns)), turns)
     ids = Reader(opened_tokenizer(options), stops_of(options.tokenizer)).asked(sample.messages, sample.tools)
     with open(options.output, "w", encoding="utf-8") as file:
         json.dump(ids, file)
@@ -338,11 +340,13 @@ def run(options):
         print("compact.prepare: interrupted; the same call goes on where this one was", file=sys.stderr)
         return 130
     counts = card["counts"]
-    print(f"{options.output}: {counts['samples']:,} samples of {counts['rows']:,} rows ({card['form']}), {counts['tokens']:,} tokens, {counts['targets']:,} with a loss")  # fmt: skip
-    for each in card["sets"] if len(card["sets"]) > 1 else ():
-        print(f"  {each['data']}: {each['samples']:,} samples of {each['rows']:,} rows ({each['form']}), {each['tokens']:,} tokens, {each['targets']:,} with a loss")  # fmt: skip
-    for what, said in (("cut", f"lost tokens to have at most {options.max_length}"), ("dropped", "have no token to learn, or were too long: dropped")):  # fmt: skip
+    kind = KINDS.get(card["form"], OTHER_KIND)
+    for name, each in ((options.output, counts | {"form": card["form"]}), *((f"  {s['data']}", s) for s in card["sets"] if len(card["sets"]) > 1)):
+        made = f"{each['pairs']:,} pairs" if kind[0] == PAIRS else f"{each['samples']:,} samples"
+        print(f"{name}: {made} of {each['rows']:,} rows ({each['form']}), {each['tokens']:,} tokens, {each['targets']:,} with a loss")
+    for what, said in (("cut", f"lost tokens to have at most {options.max_length}"), ("dropped", "have no token to learn, or were too long: dropped"),
+                       ("equal", "have the same tokens chosen and rejected, which teach nothing: left out")):  # fmt: skip
         if counts[what]:
             print(f"warning: {counts[what]:,} rows {said}")
-    print(f"compact train --train_file {options.output}" + ("" if card["form"] == "text" else " --task prompt-completion") + " ...")  # fmt: skip
+    print(f"compact train --train_file {options.output}{kind[2]} ...")
     return 0

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of rows: messages, ShareGPT, Alpaca, prompt and completion, text. A row becomes a Sample."""
+"""Forms of rows: pairs of a preference, messages, ShareGPT, Alpaca, prompt and completion, text. A row becomes a Sample,
+of a pair two."""
 import json
 from dataclasses import dataclass, field
 
 from .refusal import Refusal, require
+from .tokens import common
 
 SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
             "model": "assistant", "system": "system", "tool": "tool"}  # fmt: skip
@@ -89,6 +91,40 @@ def _pair(row):
     return Sample(prompt + _messages(row.get("completion"), "completion"), len(prompt), _tools(row))
 
 
+def _are_messages(value):
+    """Also as JSON; other texts may begin as JSON does."""
+    if not isinstance(value, str):
+        return isinstance(value, list)
+    try:
+        value = json.loads(value) if value.lstrip()[:1] == "[" else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and all(isinstance(m, dict) and {"role", "from"} & set(m) for m in value)
+
+
+def _preference(row):
+    """Two answers to one prompt, first the chosen one. What both begin with is the prompt where there is no other, by
+    the rule of trl.extract_prompt, and where the prompt is a text beside two conversations, whose message it must be."""
+    prompt, names = row.get("prompt"), ("chosen", "rejected")
+    chat = any(_are_messages(row.get(name)) for name in ("prompt", *names))
+    both = [_messages(row.get(name), name) if chat else _text(row, name) for name in names]
+    if prompt is not None and not chat:
+        return [Sample(prompt=_text(row, "prompt"), completion=answer) for answer in both]
+    if _are_messages(prompt):
+        asked = _messages(prompt, "prompt")
+        begin, both = len(asked), [one if one[: len(asked)] == asked else asked + one for one in both]
+    else:
+        begin = common(both[0][:-1], both[1][:-1])
+        begin -= begin > 0 and both[0][begin] != both[1][begin] and both[0][begin - 1] == " "
+        require(begin, "there is no `prompt`, and `chosen` and `rejected` begin with none in common")
+    if not chat:
+        return [Sample(prompt=one[:begin], completion=one[begin:]) for one in both]
+    if prompt is not None and not _are_messages(prompt):
+        asked = [(m.get("content") or "").strip() for m in both[0][:begin] if m["role"] == "user"]
+        require(_text(row, "prompt").strip() in asked, f"`prompt` must be a message of the user that `chosen` and `rejected` begin with, is {prompt!r:.60}")
+    return [Sample(one, begin, _tools(row)) for one in both]
+
+
 def _alpaca(row):
     """A turn of the user, instruction and input on lines of their own, and one of the assistant."""
     asked, more = _text(row, "instruction"), row.get("input") or ""
@@ -101,6 +137,7 @@ def _alpaca(row):
 
 # The columns that a form is known by, its name, and a row's sample.
 FORMS = (
+    (("chosen", "rejected"), "preference", _preference),  # beside `prompt`, `messages` and others
     (("messages",), "messages", _chat("messages")),
     (("conversations",), "sharegpt", _chat("conversations")),
     (("prompt", "completion"), "prompt-completion", _pair),
@@ -119,6 +156,7 @@ def is_chat(form, row):
 
 def train_on_of(form, row, given):
     """Which part of a row has a loss: as --train_on says, or else as belongs to rows of its kind."""
+    require(form != "preference" or given in (None, "completion"), f"--train_on {given}: of a pair the answers are learnt, completion")
     chat = is_chat(form, row)
     on = given or ("all" if form == "text" else "assistant" if chat else "completion")
     require(form != "text" or on == "all", f"--train_on {on}: a text has no {on}, only all of it")

@@ -9,6 +9,7 @@ import xxhash
 from .refusal import require
 
 SAMPLE_BEGIN, TARGET = 1 << 30, 1 << 31
+TEXT, SAMPLES, PAIRS = 1, 2, 3  # versions: pairs are samples, a chosen one and then the rejected one of its prompt
 
 
 def tokenizer_hash(files):
@@ -29,10 +30,10 @@ def marked(ids, learnt):
 class TokenFile:
     """Appears whole at finish(). Goes on after the first `count` ids of what an earlier one left."""
 
-    def __init__(self, path, vocabulary, end, files_hash, name, samples, count=0):
-        self._path, self._samples, self._spec = path, samples, name.encode()
+    def __init__(self, path, vocabulary, end, files_hash, name, version, count=0):
+        self._path, self._version, self._samples, self._spec = path, version, version > 1, name.encode()
         self._numbers = [vocabulary, end, files_hash]
-        self._type = "<u4" if samples or vocabulary > 1 << 16 else "<u2"
+        self._type = "<u4" if self._samples or vocabulary > 1 << 16 else "<u2"
         self._sum, self.count = xxhash.xxh3_64(), count
         self._file = open(f"{path}.part", "r+b" if count else "w+b")
         self._file.write(bytes(self._size()))
@@ -61,8 +62,7 @@ class TokenFile:
 
     def finish(self):
         vocabulary, end, files_hash = self._numbers
-        version, width = (2 if self._samples else 1), int(self._type[2])
-        fixed = (version, width, self.count, vocabulary, end, files_hash, self._sum.intdigest(), len(self._spec))
+        fixed = (self._version, int(self._type[2]), self.count, vocabulary, end, files_hash, self._sum.intdigest(), len(self._spec))
         header = b"CompActT" + struct.pack("<IIQQQQQII", *fixed, 0) + self._spec
         header = bytearray(header.ljust(self._size(), b"\0"))
         struct.pack_into("<I", header, 60, xxhash.xxh3_64_intdigest(bytes(header)) & 0xFFFFFFFF)

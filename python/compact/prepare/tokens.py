@@ -10,8 +10,8 @@ RULE = "an assistant's turn must begin and end as it does alone; mark turns in t
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-def _common(a, b):
-    """How many of the first ids of both are equal."""
+def common(a, b):
+    """How many of the first of both are equal."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
@@ -69,7 +69,7 @@ class Reader:
             return ids if ids[: len(self.begin)] == self.begin else self.begin + ids
 
         asked, ids = encoded(prompt), encoded(prompt + completion)
-        begin = _common(asked, ids)
+        begin = common(asked, ids)
         if len(ids) == begin or ids[-1] not in self.ends:
             ids.append(self.ends[0])
         return ids, [False] * begin + [True] * (len(ids) - begin)
@@ -123,16 +123,16 @@ class Reader:
         """The first of a turn's tokens: behind the messages before it and the tokens that ask for it."""
         asked = self._rendered(messages[: max(turn, 1)], tools, tokenize=False, add_generation_prompt=True)
         if turn == 0:  # nothing can be rendered before it: it begins behind the first sign that asks for an answer
-            sign = asked[_common(asked, self._rendered(messages[:1], tools)) :]
+            sign = asked[common(asked, self._rendered(messages[:1], tools)) :]
             asked = whole[: whole.find(sign) + len(sign)] if sign else asked
         require(whole.startswith(asked), f"message {turn + 1} is not rendered after what asks for it: {RULE}")
-        return _common(self.encode(asked), ids)
+        return common(self.encode(asked), ids)
 
     def _prefix(self, messages, tools, turn, ids):
         """The range of a turn's tokens, its end token included: what rendering it adds."""
         first = self._begin(self._rendered(messages, tools), messages, tools, turn, ids)
         alone = self.encode(self._rendered(messages[: turn + 1], tools))
-        last = _common(alone, ids)
+        last = common(alone, ids)
         same = last > first and self._blank(i for i in alone[last:] if i not in self.special)
         require(same, f"message {turn + 1} is rendered otherwise once others follow: {RULE}")
         end = next((i for i in range(last, first, -1) if ids[i - 1] in self.special), None)
@@ -141,16 +141,30 @@ class Reader:
         return first, last
 
 
-def cut(ids, learnt, longest, how, begin):
-    """At most `longest` tokens, as the program cuts them; what happened: "", "cut" or "dropped"."""
-    over = len(ids) - longest if longest else 0
-    first = next((i for i, m in enumerate(learnt) if m and i), len(ids))
+def _first(learnt, least=1):
+    """The first token to learn; what has a loss has one before it."""
+    return next((i for i, m in enumerate(learnt) if m and i >= least), len(learnt))
+
+
+def begin_together(samples):
+    """Where a token of one of a pair joins the prompt's end and the answer, both answers begin with it, as TRL has it:
+    else they would be asked for by different prompts."""
+    first, begins = common(*(ids for ids, _ in samples)), [_first(learnt, 0) for _, learnt in samples]
+    for (_, learnt), begin in zip(samples, begins):
+        if first == min(begins) and begin < len(learnt):
+            learnt[first:begin] = [True] * (begin - first)
+
+
+def cut(samples, longest, how, begin):
+    """What a row has, ids and which are learnt, with at most `longest` tokens, as the program cuts them, where the two
+    of a pair keep one prompt; what happened: "", "cut" or "dropped"."""
+    over = max(len(ids) for ids, _ in samples) - longest if longest else 0
     if over > 0 and how == "start":
-        kept = len(begin) if ids[: len(begin)] == begin else 0
-        lost = min(over, max(first - kept, 0))
-        ids, learnt, first = ids[:kept] + ids[kept + lost :], learnt[:kept] + learnt[kept + lost :], first - lost
+        kept = len(begin) if samples[0][0][: len(begin)] == begin else 0
+        lost = min(over, max(min(_first(learnt) for _, learnt in samples) - kept, 0))
+        samples = [[part[:kept] + part[kept + lost :] for part in sample] for sample in samples]
     if over > 0:
-        ids, learnt = ids[:longest], learnt[:longest]
-    if max(first, 1) >= len(ids) or (over > 0 and how == "drop"):
-        return [], [], "dropped"
-    return ids, learnt, "cut" if over > 0 else ""
+        samples = [[part[:longest] for part in sample] for sample in samples]
+    if any(_first(learnt) >= len(learnt) for _, learnt in samples) or (over > 0 and how == "drop"):
+        return [], "dropped"
+    return samples, "cut" if over > 0 else ""

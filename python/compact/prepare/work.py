@@ -14,9 +14,9 @@ import numpy
 from .forms import sample_of, train_on_of
 from .refusal import Refusal
 from .token_file import marked
-from .tokens import cut
+from .tokens import begin_together, cut
 
-COUNTS = ("rows", "samples", "cut", "dropped", "tokens", "targets")
+COUNTS = ("rows", "samples", "pairs", "cut", "dropped", "equal", "tokens", "targets")
 AT_ONCE = 64  # rows that go to a process
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal when the parent ends
 
@@ -30,16 +30,23 @@ class Rows:
         self.cutting = (max_length, truncation, reader.begin)
 
     def _sample(self, form, row):
+        """Its samples, two of a pair, each as ids and which are learnt, and what happened to them."""
         on = train_on_of(form, row, self.train_on)
-        sample = sample_of(form, row)
+        sample, pair = sample_of(form, row), form == "preference"
         if form == "text":
             ids = self.reader.text(sample.completion)
-            return ids, [True] * len(ids), ""
-        if sample.prompt is not None:
-            ids, learnt = self.reader.pair(sample.prompt, sample.completion)
-        else:
-            ids, learnt = self.reader.chat(sample.messages, sample.begin, sample.tools, on == "completion")
-        return cut(ids, [True] * len(ids) if on == "all" else learnt, *self.cutting)
+            return [(ids, [True] * len(ids))], ""
+        samples = []
+        for one in sample if pair else [sample]:
+            if one.prompt is not None:
+                ids, learnt = self.reader.pair(one.prompt, one.completion)
+            else:
+                ids, learnt = self.reader.chat(one.messages, one.begin, one.tools, on == "completion" and not pair)
+            samples.append((ids, [True] * len(ids) if on == "all" else learnt))
+        if pair:
+            begin_together(samples)
+        samples, what = cut(samples, *self.cutting)
+        return ([], "equal") if pair and samples and samples[0] == samples[1] else (samples, what)
 
     def __call__(self, rows):
         counts = [dict.fromkeys(COUNTS, 0) for _ in self.forms]
@@ -47,16 +54,17 @@ class Rows:
         for number, place, row in rows:
             form = self.forms[number]
             try:
-                ids, learnt, what = self._sample(form, row)
+                samples, what = self._sample(form, row)
             except UnicodeEncodeError:
                 raise Refusal(f"{place}: must be Unicode, has half of a pair of surrogates") from None
             except Refusal as refusal:
                 raise Refusal(f"{place}: {refusal}") from None
             text = form == "text"
-            own = {"rows": 1, "samples": what != "dropped", "tokens": len(ids), "targets": len(ids) if text else sum(learnt[1:])}
+            own = {"rows": 1, "samples": len(samples), "pairs": len(samples) == 2}
+            own |= {"tokens": sum(len(ids) for ids, _ in samples), "targets": sum(sum(learnt[not text :]) for _, learnt in samples)}
             for name, count in (own | ({what: 1} if what else {})).items():
                 counts[number][name] += int(count)
-            out.append(numpy.asarray(ids, dtype=numpy.uint32) if text else marked(ids, learnt))
+            out += [numpy.asarray(ids, dtype=numpy.uint32) if text else marked(ids, learnt) for ids, learnt in samples]
         return numpy.concatenate(out), counts
 
 

@@ -84,7 +84,7 @@ def test_refusals_name_row_and_rule(tmp_path, capsys):
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"instruction": "a", "output": "b", "system": 3}]))
     assert "`system` must be a text, is 3" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"question": "x"}]))
-    assert "columns must be one of: messages; conversations; prompt and completion" in line and "there are question" in line
+    assert "columns must be one of: chosen and rejected; messages; conversations; prompt and completion" in line and "there are question" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"text": "x"}]), "--train_on", "assistant")
     assert "--train_on assistant: a text has no assistant" in line
     line = refused(capsys, tmp_path, write(tmp_path / "a.jsonl", [{"prompt": "a", "completion": 3}]))
