@@ -52,8 +52,7 @@ class Residuals final : public Network {
     for (const auto& part : parts()) x = part->run(std::move(x), pass.of_segments(), report);
     return (x - target).square().sum() * pass.scale;
   }
-  Score score(const Tensors& inputs, const at::Tensor& target,
-              const at::Tensor&) const override {
+  Score score(const Tensors& inputs, const at::Tensor& target, const at::Tensor&) const override {
     const at::Tensor sum = loss(inputs, target, {.training = false}, nullptr);
     return {.loss = sum.item<double>(), .targets = target.size(0)};
   }

@@ -55,7 +55,8 @@ OptionGroup options_of_adapters() {
            .resume = kKept, .tasks = decoders, .beside = used},
           {OPTION(lora_alpha, "the adapters' products are multiplied by lora_alpha / lora_r"),
            .range = ValueRange::positive(), .resume = kKept, .tasks = decoders, .beside = used},
-          {OPTION(lora_dropout, "probability of dropout on the adapters' input"),
+          {OPTION(lora_dropout,
+                  "probability of dropout on the adapters' input; -1: 0.05, of preferences 0"),
            .range = ValueRange::part(), .resume = kKept, .tasks = decoders, .beside = used},
           {OPTION(lora_target_modules,
                   "products that get an adapter, as transformers names them (q_proj v_proj), or "
@@ -96,8 +97,7 @@ OptionGroup options_of_data() {
                   "without a validation file: the part of the training data held out, of text the "
                   "end"),
            .range = ValueRange::part(), .resume = kKept, .commands = kRun,
-           .tasks = {"language-modeling", "prompt-completion", "preference",
-                     "image-classification",
+           .tasks = {"language-modeling", "prompt-completion", "preference", "image-classification",
                      "graph-classification", "text-classification"}},
           {OPTION(tokenizer,
                   "how text becomes tokens; default: the model's own, of a new model bytes, and "

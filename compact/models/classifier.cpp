@@ -66,8 +66,7 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, con
   return sum;
 }
 
-Score Classifier::score(const Tensors& inputs, const at::Tensor& target,
-                        const at::Tensor&) const {
+Score Classifier::score(const Tensors& inputs, const at::Tensor& target, const at::Tensor&) const {
   const at::NoGradGuard no_grad;
   const at::Tensor y = logits(inputs, {.training = false}).to(at::kFloat);
   if (target.is_floating_point()) {

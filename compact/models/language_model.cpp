@@ -122,17 +122,17 @@ Score LanguageModel::score(const Tensors& inputs, const at::Tensor& targets,
                            const at::Tensor& ranges) const {
   const at::NoGradGuard no_grad;
   PreferenceScore pairs;
-  Score score = {.loss = loss_of(inputs, targets, {.training = false, .ranges = ranges}, nullptr,
-                                 &pairs)
-                             .item<double>()};
-  if (!pairs.margins.defined()) {
+  Score score = {
+      .loss = loss_of(inputs, targets, {.training = false, .ranges = ranges}, nullptr, &pairs)
+                  .item<double>()};
+  if (!pairs.rewards.defined()) {
     score.targets = targets.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
     return score;
   }
-  score.targets = pairs.margins.numel();
-  score.correct = pairs.margins.gt(0).sum().item<int64_t>();
-  score.margin = pairs.margins.sum().item<double>();
   score.log_probs = pairs.log_probs.cpu();
+  score.rewards = pairs.rewards.cpu();
+  score.targets = score.rewards.size(0);
+  score.correct = score.rewards.select(1, 0).gt(score.rewards.select(1, 1)).sum().item<int64_t>();
   return score;
 }
 

@@ -61,10 +61,10 @@ struct Score {
           in_five = -1;  // targets whose class came first; came among the first five, -1 where
                          // there are not more classes
   at::Tensor predicted;  // where logits are made: f32 [samples], the first class or the value
-  // Of preferences, for which `correct` counts positive margins: the margins' sum, and the log
-  // probabilities f64 [pairs, 2] of chosen and rejected answers.
-  std::optional<double> margin;
-  at::Tensor log_probs;
+  // Of preferences, f64 [pairs, 2]: log probabilities of chosen and rejected answers, and their
+  // rewards, what they have gained beside the reference times beta. `correct` counts pairs whose
+  // chosen answer has the higher one.
+  at::Tensor log_probs, rewards;
 };
 
 // A tensor that a codec holds from the forward to the backward pass.

@@ -22,7 +22,12 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& r) {
   } else if (!r.values) {
     row.emplace_back(prefix + "_perplexity", std::exp(r.loss));
   }
-  if (r.margin) row.emplace_back(prefix + "_margin", *r.margin);
+  if (r.rewards) {
+    const auto& [chosen, rejected] = *r.rewards;
+    row.emplace_back(prefix + "_reward_chosen", chosen);
+    row.emplace_back(prefix + "_reward_rejected", rejected);
+    row.emplace_back(prefix + "_margin", chosen - rejected);
+  }
   for (const auto& [name, value] : r.scores) row.emplace_back(cat(prefix, "_", name), value);
   return row;
 }
@@ -36,7 +41,7 @@ std::optional<std::pair<std::string, std::string>> f1_class(const std::string& p
 std::vector<std::string> eval_figures(const Task& task) {
   std::vector<std::string> all = {"loss"};
   if (!task.pairs.empty()) {
-    all.insert(all.end(), {"accuracy", "margin"});
+    all.insert(all.end(), {"accuracy", "reward_chosen", "reward_rejected", "margin"});
   } else if (task.attention.head_dim > 0) {
     all.emplace_back("perplexity");
   } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
@@ -65,11 +70,11 @@ Evaluation evaluate(const TrainConfig& config) {
   TrainedModel model = open_trained_model(config);
   const TrainConfig& c = model.config;
   if (!model.task.pairs.empty() && c.reference != "none") {
-    COMPACT_CHECK(c.reference != "start",
-                  "pairs are evaluated beside a reference: --reference DIR, the model that training "
-                  "started from, or none");
-    const auto reference =
-        reference_model(c, model.task, model.network->device(), model.warnings);
+    COMPACT_CHECK(
+        c.reference != "start",
+        "pairs are evaluated beside a reference: --reference DIR, the model that training "
+        "started from, or none");
+    const auto reference = reference_model(c, model.task, model.network->device(), model.warnings);
     set_references(c, model.task, *reference, 0, {}, *single_group());
   }
   Evaluation evaluation{

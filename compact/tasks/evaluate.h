@@ -2,6 +2,7 @@
 // Loss and accuracy on held-out data: `compact eval`, and evaluation in training.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,7 +23,7 @@ struct EvalResult {
   // For tasks with classes: the part of targets whose class came first; where there are more than
   // five classes, the part whose class was among the first five.
   std::optional<double> accuracy, in_five;
-  std::optional<double> margin;  // of preferences, a mean
+  std::optional<std::array<double, 2>> rewards;  // of chosen and rejected answers, means
   bool values = false;  // targets are values, the loss is their squared error
   std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
   std::string f1_class = {};                           // the class that `f1` is of

@@ -23,7 +23,18 @@ struct Scored {
   std::vector<double> sums;       // kSums numbers of each batch; zeros for batches of other ranks
   std::vector<double> predicted;  // of each of its batches: number, count, predictions, labels
 };
-enum Sums { kLoss, kTargets, kCorrect, kInFive, kHasClasses, kHasFive, kMargin, kHasMargin, kSums };
+enum Sums {
+  kLoss,
+  kTargets,
+  kCorrect,
+  kInFive,
+  kHasClasses,
+  kHasFive,
+  kChosen,
+  kRejected,
+  kHasRewards,
+  kSums
+};
 
 Scored score_batches(const Network& network, const Dataset& data,
                      const std::vector<int64_t>& numbers, int64_t batch, const Task& task, int rank,
@@ -51,8 +62,11 @@ Scored score_batches(const Network& network, const Dataset& data,
     sums[kInFive] = static_cast<double>(s.in_five);
     sums[kHasClasses] = s.correct >= 0;
     sums[kHasFive] = s.in_five >= 0;
-    sums[kMargin] = s.margin.value_or(0);
-    sums[kHasMargin] = s.margin.has_value();
+    if (s.rewards.defined()) {
+      sums[kChosen] = s.rewards.select(1, 0).sum().item<double>();
+      sums[kRejected] = s.rewards.select(1, 1).sum().item<double>();
+      sums[kHasRewards] = 1;
+    }
     if (task.metrics.empty()) continue;
     COMPACT_CHECK(s.predicted.numel() == samples.target.numel(), "[evaluate] ", s.predicted.numel(),
                   " predictions of ", samples.target.numel(), " targets");
@@ -91,9 +105,9 @@ std::pair<std::vector<double>, std::vector<double>> in_order(
 
 EvalResult result_of(const std::vector<double>& sums, const std::vector<std::string>& predictions,
                      const Task& task) {
-  double loss = 0, correct = 0, in_five = 0, margin = 0;
+  double loss = 0, correct = 0, in_five = 0, chosen = 0, rejected = 0;
   int64_t targets = 0;
-  bool classes = false, five = false, margins = false;
+  bool classes = false, five = false, rewards = false;
   for (size_t at = 0; at < sums.size(); at += kSums) {
     loss += sums[at + kLoss];
     targets += static_cast<int64_t>(sums[at + kTargets]);
@@ -101,8 +115,9 @@ EvalResult result_of(const std::vector<double>& sums, const std::vector<std::str
     in_five += sums[at + kInFive];
     classes |= sums[at + kHasClasses] > 0;
     five |= sums[at + kHasFive] > 0;
-    margin += sums[at + kMargin];
-    margins |= sums[at + kHasMargin] > 0;
+    chosen += sums[at + kChosen];
+    rejected += sums[at + kRejected];
+    rewards |= sums[at + kHasRewards] > 0;
   }
   const auto of_targets = [&](double x) {
     return x / static_cast<double>(std::max<int64_t>(1, targets));
@@ -112,7 +127,7 @@ EvalResult result_of(const std::vector<double>& sums, const std::vector<std::str
     result.accuracy = of_targets(correct);
     if (five) result.in_five = of_targets(in_five);
   }
-  if (margins) result.margin = of_targets(margin);
+  if (rewards) result.rewards = {of_targets(chosen), of_targets(rejected)};
   result.values = !task.metrics.empty() && !classes;
   if (task.metrics.empty()) return result;
   const auto [predicted, labels] = in_order(predictions);

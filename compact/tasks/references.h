@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference of preferences: what the model that answers are compared with says of them, computed
-// once, so that it takes no memory in training.
+// The reference of preferences: what the model that answers are compared with says of them,
+// computed once, so that it takes no memory in training.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ std::unique_ptr<Network> reference_model(const TrainConfig& config, const Task& 
                                          at::Device device, std::vector<std::string>& warnings);
 
 // Sets the log probabilities of the task's pairs under `model`: of the first `trained` in the order
-// of training, of all that are evaluated. Ranks of a group share the work; its bits do not depend on
-// their number. Returns how many pairs were scored.
-int64_t set_references(const TrainConfig& config, Task& task, const Network& model,
-                       int64_t trained, const Progress& progress, Group& group);
+// of training, of all that are evaluated. Ranks of a group share the work; its bits do not depend
+// on their number. Returns how many pairs were scored.
+int64_t set_references(const TrainConfig& config, Task& task, const Network& model, int64_t trained,
+                       const Progress& progress, Group& group);
 
 }  // namespace compact

@@ -43,8 +43,15 @@ TrainConfig for_task(TrainConfig c) {
   if (c.max_eval_samples < 0) c.max_eval_samples = task.eval_samples;
   const bool tunes = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
   const bool given = c.learning_rate >= 0;
-  // Muon's updates are as large as AdamW's; those of SGD are gradients.
-  if (!given) c.learning_rate = tunes && c.optim != "sgd" ? (c.use_peft ? 1e-4 : 5e-5) : 1e-3;
+  const bool pairs = &task == &preference;
+  // Muon's updates are as large as AdamW's; those of SGD are gradients. Pairs get TRL's small ones.
+  if (!given) {
+    c.learning_rate = !tunes || c.optim == "sgd" ? 1e-3 : c.use_peft ? 1e-4 : 5e-5;
+    if (pairs && tunes) c.learning_rate /= c.use_peft ? 10 : 50;
+  }
+  // A reference has no dropout, and what a model gains on it is what pairs train.
+  if (c.dropout < 0 && pairs) c.dropout = 0;
+  if (c.use_peft && c.lora_dropout < 0) c.lora_dropout = pairs ? 0 : 0.05;
   if (c.warmup_steps < 0) c.warmup_steps = tunes && !given ? 0.1 : 0;
   return c;
 }

@@ -14,16 +14,16 @@ namespace {
 Task::MakeNetwork builder_of(std::shared_ptr<const ModelConfig> model,
                              std::optional<Nf4Format> nf4) {
   return [model, nf4](const TrainConfig& c, const Policy& policy, at::Device device) {
-    return model->build(policy, {.device = device,
-                                 .dtype = dtype_of(c.dtype),
-                                 .max_length = c.block_size,
-                                 .seed = key_of(c, RandomUse::kWeights),
-                                 .label_smoothing = c.label_smoothing_factor,
-                                 .preference = {preference_kind(c.loss_type), c.beta,
-                                                c.label_smoothing_factor},
-                                 .lora = lora_of(c),
-                                 .nf4 = nf4,
-                                 .offload_folder = offload_folder_of(c)});
+    return model->build(
+        policy, {.device = device,
+                 .dtype = dtype_of(c.dtype),
+                 .max_length = c.block_size,
+                 .seed = key_of(c, RandomUse::kWeights),
+                 .label_smoothing = c.label_smoothing_factor,
+                 .preference = {preference_kind(c.loss_type), c.beta, c.label_smoothing_factor},
+                 .lora = lora_of(c),
+                 .nf4 = nf4,
+                 .offload_folder = offload_folder_of(c)});
   };
 }
 

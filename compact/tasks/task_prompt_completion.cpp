@@ -39,8 +39,9 @@ void check_preference(const TrainConfig& c) {
                 "--label_smoothing_factor is for --loss_type sigmoid, not ", c.loss_type);
   if (c.reference == "start" || c.reference == "none") return;
   check_model_folder(c.reference);
-  COMPACT_CHECK(has_weights(c.reference), "--reference must be start, none or a folder with weights; ",
-                c.reference, " has none");
+  COMPACT_CHECK(has_weights(c.reference),
+                "--reference must be start, none or a folder with weights; ", c.reference,
+                " has none");
 }
 
 uint64_t checksum_of(const PromptSamples& samples) {
@@ -88,13 +89,13 @@ std::string packed_text(const PromptDataset& packed, const PromptDataset& unpack
              format_count(cut), " cut");
 }
 
-// Of pairs each row is one, with the longest sample first; the last argument is its length.
-MakeRanges ranges_of_pairs(int64_t longest) {
-  return [longest](int64_t batch, int64_t length) {
+// Rows of a pair each, the longest sample first.
+MakeRanges ranges_of_pairs(int64_t longest, int64_t of_both) {
+  return [=](int64_t batch, int64_t length) {
     std::vector<std::array<int64_t, 3>> ranges;
-    const int64_t first = std::min(longest, length - 1);
+    const int64_t end = std::min(of_both, length), first = std::min(longest, end - 1);
     for (int64_t row = 0; row < batch; ++row) {
-      ranges.insert(ranges.end(), {{row, 0, first}, {row, first, length}});
+      ranges.insert(ranges.end(), {{row, 0, first}, {row, first, end}});
     }
     return ranges;
   };
@@ -120,12 +121,12 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   const ModelShape model = set_language_model(c, opening, tokenizer.get(), task, warnings);
-  const auto set_pairs = [&](int64_t longest, int64_t row) {
-    task.inputs = with_reference(ids_of(
-        [row](const TrainConfig& of) { return std::min(row, 2 * of.block_size); },
-        ranges_of_pairs(longest)));
+  const auto set_pairs = [&](int64_t longest, int64_t of_both, int64_t row) {
+    task.inputs = with_reference(
+        ids_of([row](const TrainConfig& of) { return std::min(row, 2 * of.block_size); },
+               ranges_of_pairs(longest, of_both)));
   };
-  if (pairs) set_pairs(c.block_size, 2 * c.block_size);
+  if (pairs) set_pairs(c.block_size, 2 * c.block_size, 2 * c.block_size);
   if (packing) {
     task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; },
                          [](int64_t batch, int64_t length) {
@@ -174,7 +175,7 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
   const auto part_of_it = [&](std::vector<int64_t> chosen, bool trains) {
     if (trains && pairs) {
       auto part = part_of(samples, std::move(chosen));
-      set_pairs(part->longest_sample(), part->longest_row());
+      set_pairs(part->longest_sample(), part->longest_inputs(), part->longest_row());
       return part;
     }
     if (!trains || !packing) return part_of(samples, std::move(chosen));
@@ -194,9 +195,9 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
         [longest](const TrainConfig& of) { return std::min(longest, of.block_size); }, ranges);
   }
   if (!packing) {
-    task.data_text =
-        cat(format_count(task.train->size()), pairs ? " pairs of " : " prompts with ",
-            pairs ? "answers" : "completions", " of up to ", longest, " tokens", pairs ? " both" : "");
+    task.data_text = cat(format_count(task.train->size()), pairs ? " pairs of " : " prompts with ",
+                         pairs ? "answers" : "completions", " of up to ", longest, " tokens",
+                         pairs ? " both" : "");
   }
   task.data_text += held_out_text(task);
   return task;

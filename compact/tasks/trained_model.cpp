@@ -41,9 +41,8 @@ void take_columns(const std::string& train_config, TrainConfig& c) {
     return;
   }
   const auto table = open_table(c.validation_file[0], {.strict = false});
-  for (const char* const name :
-       {"text_column", "text_pair_column", "label_column", "prompt_column", "completion_column",
-        "chosen_column", "rejected_column"}) {
+  for (const char* const name : {"text_column", "text_pair_column", "label_column", "prompt_column",
+                                 "completion_column", "chosen_column", "rejected_column"}) {
     const auto value = json.is_object() ? json.find(name) : json.end();
     if (value == json.end() || !value->is_string()) continue;
     const std::string column = *value;
@@ -76,7 +75,8 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
       const bool samples =
           tokens.empty() ? is_table_name(c.validation_file[0]) : TokenFile(tokens).info().samples;
       if (task == prompt_completion.name && !samples) task.clear();
-      if (task == preference.name && (!samples || (!tokens.empty() && !TokenFile(tokens).info().pairs)))
+      if (task == preference.name &&
+          (!samples || (!tokens.empty() && !TokenFile(tokens).info().pairs)))
         task = samples ? prompt_completion.name : "";
     }
     if (task == glue.name || task.empty()) return of_folder;

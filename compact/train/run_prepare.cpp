@@ -173,7 +173,8 @@ void Run::make_model() {
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   workspace_bytes_ = make_workspaces(device_);
-  if (const auto reference = reference_model(c_, task_, device_, warnings_)) score_pairs(*reference);
+  if (const auto reference = reference_model(c_, task_, device_, warnings_))
+    score_pairs(*reference);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   if (c_.reference == "start") score_pairs(*model_);
   optimizer_ =
@@ -191,9 +192,9 @@ void Run::score_pairs(const Network& reference) {
   const int64_t pairs = set_references(
       c_, task_, reference, total_steps_ * samples_of_step(c_, group_.size()),
       [&](int64_t done, int64_t total) { console_.bar(done, total, "pairs scored"); }, group_);
-  console_.line(cat("reference  ", format_count(pairs), " pairs scored in ",
-                    formatted("%.1f s",
-                              std::chrono::duration<double>(Clock::now() - started).count())));
+  console_.line(
+      cat("reference  ", format_count(pairs), " pairs scored in ",
+          formatted("%.1f s", std::chrono::duration<double>(Clock::now() - started).count())));
 }
 
 void Run::resume(const std::string& checkpoint) {

@@ -170,7 +170,7 @@ TEST_F(Prompts, RefusesOtherLines) {
 
 // A file of samples, each of letters, capital ones with a loss.
 std::string samples_file(const std::string& path, const std::vector<std::string>& samples,
-                         bool begins = true) {
+                         bool begins = true, bool pairs = false) {
   std::vector<uint32_t> ids;
   for (const std::string& sample : samples) {
     for (size_t i = 0; i < sample.size(); ++i) {
@@ -181,6 +181,7 @@ std::string samples_file(const std::string& path, const std::vector<std::string>
   }
   const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * 4);
   const TokenFileInfo info{.samples = true,
+                           .pairs = pairs,
                            .width = 4,
                            .count = static_cast<int64_t>(ids.size()),
                            .vocabulary = kBytes.vocabulary(),
@@ -235,6 +236,112 @@ TEST_F(Prompts, OtherTokenFilesAreRefused) {
   EXPECT_THAT(
       one_line_error_of([&] { read_token_samples(samples_file(folder / "c", {}), kBytes); }),
       HasSubstr("no sample has a token"));
+}
+
+std::string pair_line(const std::string& prompt, const std::string& a, const std::string& b) {
+  return "{\"prompt\": \"" + prompt + "\", \"chosen\": \"" + a + "\", \"rejected\": \"" + b +
+         "\"}\n";
+}
+PromptOptions pair_options(int64_t length, Truncation how = Truncation::kEnd) {
+  return {.completion = "chosen",
+          .rejected = "rejected",
+          .max_length = length,
+          .begin = {'^'},
+          .truncation = how};
+}
+
+TEST_F(Prompts, OfPairsAreCutAndDroppedTogether) {
+  const std::string path =
+      write_file(folder / "a.jsonl", pair_line("ab", "c", "defg") + pair_line("abcdefgh", "x", "") +
+                                         pair_line("a", "b", "c"));
+  const auto whole = read_prompts(path, kBytes, pair_options(20));
+  EXPECT_TRUE(whole.pairs);
+  EXPECT_EQ(whole.size(), 3);
+  EXPECT_THAT(whole.ids[0], ElementsAre('^', 'a', 'b', 'c', 256));
+  EXPECT_THAT(whole.ids[1], ElementsAre('^', 'a', 'b', 'd', 'e', 'f', 'g', 256));
+  EXPECT_THAT(whole.ids[3], ElementsAre('^', 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 256));
+  EXPECT_THAT(whole.prompt_lengths, ElementsAre(3, 3, 9, 9, 2, 2));
+  const auto end = read_prompts(path, kBytes, pair_options(6));
+  EXPECT_EQ(end.size(), 2);
+  EXPECT_THAT(end.ids[1], ElementsAre('^', 'a', 'b', 'd', 'e', 'f'));
+  EXPECT_THAT(end.ids[2], ElementsAre('^', 'a', 'b', 256));
+  EXPECT_THAT(end.warnings,
+              ElementsAre(HasSubstr("1 pair lost tokens at the end to have at most 6; the first is "
+                                    "in line 1"),
+                          HasSubstr("1 pair dropped: no token of the completion within 6 tokens; "
+                                    "the first is in line 2")));
+  // Both lose what the longer one has to.
+  const auto start = read_prompts(path, kBytes, pair_options(7, Truncation::kStart));
+  EXPECT_THAT(start.ids[0], ElementsAre('^', 'b', 'c', 256));
+  EXPECT_THAT(start.ids[1], ElementsAre('^', 'b', 'd', 'e', 'f', 'g', 256));
+  EXPECT_THAT(start.ids[2], ElementsAre('^', 'e', 'f', 'g', 'h', 'x', 256));
+  EXPECT_THAT(start.ids[3], ElementsAre('^', 'e', 'f', 'g', 'h', 256));
+  EXPECT_THAT(read_prompts(path, kBytes, pair_options(7, Truncation::kDrop)).size(), 1);
+  EXPECT_THAT(one_line_error_of([&] {
+                read_prompts(write_file(folder / "b.jsonl", line_of("a", "b")), kBytes,
+                             pair_options(7));
+              }),
+              HasSubstr("no column `chosen`"));
+}
+
+// Of prompt and answer one token may be made; it is the answer's in both, so that both follow the
+// same prompt.
+TEST_F(Prompts, OfPairsAreTheSameTokens) {
+  PromptOptions options = pair_options(20);
+  options.begin.clear();
+  const auto samples = read_prompts(write_file(folder / "a.jsonl", pair_line("xa", "ab", "b")),
+                                    DoublesTokenizer(), options);
+  EXPECT_THAT(samples.ids, ElementsAre(ElementsAre('x', 'a' + 1000, 'b', 1999),
+                                       ElementsAre('x', 'a', 'b', 1999)));
+  EXPECT_THAT(samples.prompt_lengths, ElementsAre(1, 1));
+}
+
+TEST_F(Prompts, OfPairsComeFromTokenFiles) {
+  const std::string path =
+      samples_file(folder / "a", {"abCD", "abE", "aBcD", "aXY", "ab", "aB"}, true, true);
+  const auto samples = read_token_samples(path, kBytes, pair_options(8));
+  EXPECT_EQ(samples.size(), 2);
+  EXPECT_THAT(samples.prompt_lengths, ElementsAre(2, 2, 1, 1));
+  EXPECT_THAT(samples.silent[2], ElementsAre(std::pair<int64_t, int64_t>(2, 3)));
+  EXPECT_THAT(samples.warnings, ElementsAre(HasSubstr("1 pair dropped: no token of the completion "
+                                                      "within 8 tokens; the first is in pair 3")));
+  EXPECT_THAT(one_line_error_of([&] { read_token_samples(path, kBytes); }),
+              HasSubstr("--task preference trains on it"));
+  const std::string single = samples_file(folder / "b", {"aB"});
+  EXPECT_THAT(one_line_error_of([&] { read_token_samples(single, kBytes, pair_options(8)); }),
+              HasSubstr("--task prompt-completion trains on it"));
+  const std::string odd = samples_file(folder / "c", {"aB", "aC", "aD"}, true, true);
+  EXPECT_THAT(one_line_error_of([&] { read_token_samples(odd, kBytes, pair_options(8)); }),
+              HasSubstr("pairs must be an even number of samples, are 3"));
+}
+
+TEST_F(Prompts, OfPairsShareARow) {
+  const auto samples = std::make_shared<const PromptSamples>(read_prompts(
+      write_file(folder / "a.jsonl",
+                 pair_line("a", "b", "cd") + pair_line("e", "", "f") + pair_line("g", "h", "i")),
+      kBytes, {.completion = "chosen", .rejected = "rejected"}));
+  PromptDataset data(samples, {2, 0}, {.pad = 7, .max_length = 64}, 1);
+  EXPECT_EQ(data.size(), 2);
+  EXPECT_EQ(data.longest_row(), 8);
+  EXPECT_EQ(data.longest_sample(), 3);
+  data.set_reference(at::tensor({-1.0, -2.0, -3.0, -4.0}, at::kDouble).view({2, 2}));
+  const Batch batch = data.numbered(std::vector<int64_t>{1, 0});
+  EXPECT_TRUE(
+      batch.input.equal(at::tensor({'a' + 0, 'b' + 0, 'a' + 0, 'c' + 0, 'd' + 0, 7, 7, 7,  //
+                                    'g' + 0, 'h' + 0, 'g' + 0, 'i' + 0, 7, 7, 7, 7},
+                                   at::kLong)
+                            .view({2, 8})));
+  EXPECT_TRUE(
+      batch.target.equal(at::tensor({'b' + 0, 256, 'c' + 0, 'd' + 0, 256, -100, -100, -100,  //
+                                     'h' + 0, 256, 'i' + 0, 256, -100, -100, -100, -100},
+                                    at::kLong)
+                             .view({2, 8})));
+  using Range = std::array<int64_t, 3>;
+  EXPECT_THAT(batch.ranges,
+              ElementsAre(Range{0, 0, 2}, Range{0, 2, 5}, Range{1, 0, 2}, Range{1, 2, 4}));
+  EXPECT_EQ(batch.losses, 2);
+  EXPECT_TRUE(
+      batch.more.at(0).equal(at::tensor({-3.0, -4.0, -1.0, -2.0}, at::kDouble).view({2, 2})));
 }
 
 TEST(PromptDataset, TargetsAreNextTokensOfCompletions) {

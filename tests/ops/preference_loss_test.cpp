@@ -21,8 +21,8 @@ constexpr double kOfPairs = 1.0 / 3;
 // Three pairs, with padding between and behind answers, and tokens without a target in all.
 struct Pairs {
   at::Tensor head, hidden, targets, reference;
-  std::vector<std::array<int64_t, 3>> places = {{0, 0, 5},  {0, 5, 11}, {1, 0, 3},
-                                                {1, 4, 9},  {2, 1, 6},  {2, 6, 8}};
+  std::vector<std::array<int64_t, 3>> places = {{0, 0, 5}, {0, 5, 11}, {1, 0, 3},
+                                                {1, 4, 9}, {2, 1, 6},  {2, 6, 8}};
   double softcap = 0;
 
   explicit Pairs(at::ScalarType type) {
@@ -116,7 +116,7 @@ TEST(PreferenceLoss, OfTheReferenceItselfIsLogTwo) {
   p.reference = score.log_probs;
   const at::Tensor loss = p.loss({}, 8, &score);
   EXPECT_FLOAT_EQ(loss.item<float>(), std::log(2.0F));
-  EXPECT_EQ(score.margins.abs().max().item<double>(), 0);
+  EXPECT_EQ(score.rewards.abs().max().item<double>(), 0);
 }
 
 // A loss without a graph has the same bits, and needs no gradients' memory.

@@ -90,6 +90,20 @@ inline TrainConfig prompts(const fs::path& folder, const std::string& output) {
   return c;
 }
 
+// Pairs of a right and a wrong completion of those.
+inline TrainConfig preferences(const fs::path& folder, const std::string& output) {
+  TrainConfig c = prompts(folder, output);
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    lines += R"({"prompt": "twice )" + std::to_string(i * 37) + R"( is ", "chosen": ")" +
+             std::to_string(i * 74) + R"(", "rejected": ")" + std::to_string(i * 5) + "\"}\n";
+  }
+  spill(folder / "pairs.jsonl", lines);
+  c.task = "preference";
+  c.train_file = {(folder / "pairs.jsonl").string()};
+  return c;
+}
+
 // Adds a completion of so many letters to those, and trains on all.
 inline void add_long_prompt(TrainConfig& c, size_t letters) {
   const std::string& file = c.train_file[0];

@@ -39,6 +39,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ResumeCase{"sentences_gact_l2", sentences, "gact-l2"},
                       ResumeCase{"best_of_pairs_exact", best_of_pairs, "exact"},
                       ResumeCase{"prompts_exact", prompts, "exact"},
+                      ResumeCase{"preferences_exact", preferences, "exact"},
+                      ResumeCase{"preferences_gact_l2", preferences, "gact-l2"},
                       ResumeCase{"packed_prompts_exact", packed_prompts, "exact"},
                       ResumeCase{"packed_prompts_gact_l2", packed_prompts, "gact-l2"},
                       ResumeCase{"packed_gpt2_exact", packed_gpt2, "exact"}),

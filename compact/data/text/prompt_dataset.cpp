@@ -34,60 +34,51 @@ void warn(PromptSamples& out, const std::string& path, const Counted& samples,
           const std::string& what) {
   if (samples.count == 0) return;
   out.warnings.push_back(cat(path, ": ", format_count(samples.count),
-                             samples.count == 1 ? " sample " : " samples ", what,
+                             out.pairs ? " pair" : " sample", samples.count == 1 ? " " : "s ", what,
                              "; the first is in ", samples.first));
 }
+
+struct Encoded {
+  std::vector<uint32_t> ids;
+  int64_t begin = 0;  // tokens of the prompt
+  std::vector<std::pair<int64_t, int64_t>> silent = {};
+};
 
 // Cuts samples to their length, and counts what that costs.
 class Gathered {
  public:
-  Gathered(const std::string& path, const PromptOptions& options)
-      : path_(path), options_(options) {}
+  Gathered(const std::string& path, const PromptOptions& options) : path_(path), options_(options) {
+    out_.pairs = !options.rejected.empty();
+  }
 
-  // Returns whether it is kept. `begin`: tokens of the prompt; `place` returns the sample's place in
-  // the file.
+  // A sample, or the two of a pair: both are kept, with the same tokens of the prompt, or none.
+  // `place` returns their place in the file.
   template <class Place>
-  bool add(std::vector<uint32_t> all, int64_t begin,
-           std::vector<std::pair<int64_t, int64_t>> silent, const Place& place) {
+  void add(std::span<Encoded> both, const Place& place) {
     const auto count = [&](Counted& kind) {
       if (kind.count++ == 0) kind.first = place();
     };
-    const int64_t over = static_cast<int64_t>(all.size()) - options_.max_length;
-    if (over > 0 && options_.truncation == Truncation::kStart) {
-      const bool begins = std::ranges::equal(
-          options_.begin, std::span(all).first(std::min(all.size(), options_.begin.size())));
-      const int64_t kept = begins ? static_cast<int64_t>(options_.begin.size()) : 0;
-      const int64_t lost = std::min(over, std::max<int64_t>(begin - kept, 0));
-      all.erase(all.begin() + kept, all.begin() + kept + lost);
-      begin -= lost;
-      for (auto& [from, to] : silent) from -= lost, to -= lost;
+    int64_t over = 0, prompt = std::numeric_limits<int64_t>::max();
+    for (const Encoded& s : both) {
+      over = std::max(over, std::ssize(s.ids) - options_.max_length);
+      prompt = std::min(prompt, s.begin);
     }
-    const auto length = std::min(static_cast<int64_t>(all.size()), options_.max_length);
+    if (over > 0 && options_.truncation == Truncation::kStart) {
+      for (Encoded& s : both) lose_start(s, over, prompt);
+    }
+    const auto length_of = [&](const Encoded& s) {
+      return std::min(std::ssize(s.ids), options_.max_length);
+    };
     // The first token is never a target.
-    if (std::max<int64_t>(begin, 1) >= length ||
+    const auto has_no_target = [&](const Encoded& s) {
+      return std::max<int64_t>(s.begin, 1) >= length_of(s);
+    };
+    if (std::ranges::any_of(both, has_no_target) ||
         (over > 0 && options_.truncation == Truncation::kDrop)) {
-      count(dropped_);
-      return false;
+      return count(dropped_);
     }
     if (over > 0) count(cut_);
-    std::erase_if(silent, [&](const auto& range) { return range.first >= length; });
-    if (!silent.empty()) silent.back().second = std::min(silent.back().second, length);
-    bytes_ += static_cast<size_t>(length) * sizeof(int32_t) + sizeof(std::vector<int32_t>) +
-              sizeof(silent) + silent.size() * sizeof(silent[0]);
-    COMPACT_CHECK(bytes_ <= kMostPromptBytes, path_, ": must give at most ",
-                  format_bytes(kMostPromptBytes), " of tokens, gives more");
-    out_.ids.emplace_back(all.begin(), all.begin() + length);
-    out_.prompt_lengths.push_back(begin);
-    out_.silent.push_back(std::move(silent));
-    return true;
-  }
-
-  // To be called after the two samples of a pair: both are kept, or none.
-  void match(bool chosen, bool rejected) {
-    if (chosen == rejected) return;
-    out_.ids.pop_back();
-    out_.prompt_lengths.pop_back();
-    out_.silent.pop_back();
+    for (Encoded& s : both) push(s, length_of(s));
   }
 
   // `warnings` come before those of here.
@@ -95,7 +86,6 @@ class Gathered {
     COMPACT_CHECK(!out_.ids.empty(), path_, ": no sample has a token of its completion within ",
                   options_.max_length, " tokens");
     out_.warnings = std::move(warnings);
-    out_.pairs = !options_.rejected.empty();
     out_.cut = cut_.count;
     using enum Truncation;
     warn(out_, path_, cut_,
@@ -104,11 +94,34 @@ class Gathered {
     warn(out_, path_, dropped_,
          cat("dropped: ",
              options_.truncation == kDrop ? "more than" : "no token of the completion within", " ",
-             options_.max_length, " tokens", out_.pairs ? ", and with it the other of its pair" : ""));
+             options_.max_length, " tokens"));
     return std::move(out_);
   }
 
  private:
+  // Takes `over` tokens off the start of a prompt of so many, but for `begin`.
+  void lose_start(Encoded& s, int64_t over, int64_t prompt) {
+    const bool begins = std::ranges::equal(
+        options_.begin, std::span(s.ids).first(std::min(s.ids.size(), options_.begin.size())));
+    const int64_t kept = begins ? std::ssize(options_.begin) : 0;
+    const int64_t lost = std::min(over, std::max<int64_t>(prompt - kept, 0));
+    s.ids.erase(s.ids.begin() + kept, s.ids.begin() + kept + lost);
+    s.begin -= lost;
+    for (auto& [from, to] : s.silent) from -= lost, to -= lost;
+  }
+
+  void push(Encoded& s, int64_t length) {
+    std::erase_if(s.silent, [&](const auto& range) { return range.first >= length; });
+    if (!s.silent.empty()) s.silent.back().second = std::min(s.silent.back().second, length);
+    bytes_ += static_cast<size_t>(length) * sizeof(int32_t) + sizeof(std::vector<int32_t>) +
+              sizeof(s.silent) + s.silent.size() * sizeof(s.silent[0]);
+    COMPACT_CHECK(bytes_ <= kMostPromptBytes, path_, ": must give at most ",
+                  format_bytes(kMostPromptBytes), " of tokens, gives more");
+    out_.ids.emplace_back(s.ids.begin(), s.ids.begin() + length);
+    out_.prompt_lengths.push_back(s.begin);
+    out_.silent.push_back(std::move(s.silent));
+  }
+
   const std::string& path_;
   const PromptOptions& options_;
   PromptSamples out_;
@@ -168,18 +181,19 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
       return with_begin(options.begin, tokenizer.encode(text));
     };
     const std::vector<uint32_t> prompt = encoded(asked);
-    const auto add = [&](const std::string& answer) {
-      std::vector<uint32_t> all = encoded(asked + answer);
-      const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
-      if (common.first != prompt.end() && across.count++ == 0) across.first = place();
+    std::vector<Encoded> both;
+    for (size_t i = prompts; i < columns.size(); ++i) {
+      Encoded& s = both.emplace_back(Encoded{encoded(asked + cells[i].text)});
+      s.begin = std::ranges::mismatch(prompt, s.ids).in1 - prompt.begin();
       const bool ended =
-          common.second != all.end() && std::ranges::find(ends, all.back()) != ends.end();
-      if (!ended) all.push_back(tokenizer.end_of_text());
-      const int64_t begin = common.first - prompt.begin();
-      return gathered.add(std::move(all), begin, {}, place);
-    };
-    const bool kept = add(cells[prompts].text);
-    if (!options.rejected.empty()) gathered.match(kept, add(cells[prompts + 1].text));
+          std::ssize(s.ids) > s.begin && std::ranges::find(ends, s.ids.back()) != ends.end();
+      if (!ended) s.ids.push_back(tokenizer.end_of_text());
+    }
+    // A token of a pair that is another in one of the two is an answer's in both.
+    const int64_t begin = std::ranges::min(both, {}, &Encoded::begin).begin;
+    for (Encoded& s : both) s.begin = begin;
+    if (begin < std::ssize(prompt) && across.count++ == 0) across.first = place();
+    gathered.add(both, place);
   }
   std::vector<std::string> warnings;
   if (std::string line = odd.finish(rows); !line.empty()) warnings.push_back(std::move(line));
@@ -203,19 +217,17 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
                       : "pairs of a chosen and a rejected sample: --task preference trains on it");
   Gathered gathered(path, options);
   int64_t number = 0;
-  std::vector<uint32_t> ids;
-  int64_t begin = 0;    // of the first target
-  bool chosen = false;  // whether the first of a pair is kept
-  std::vector<std::pair<int64_t, int64_t>> silent;
+  std::vector<Encoded> both;
+  Encoded own;
   const auto finish = [&] {
-    if (ids.empty()) return;
+    if (own.ids.empty()) return;
     ++number;
-    if (begin == 0) begin = static_cast<int64_t>(ids.size());  // no target
-    const bool kept = gathered.add(std::move(ids), begin, std::move(silent),
-                                   [&] { return cat("sample ", number); });
-    if (pairs && number % 2 == 0) gathered.match(chosen, kept);
-    chosen = kept;
-    ids.clear(), silent.clear(), begin = 0;
+    if (own.begin == 0) own.begin = std::ssize(own.ids);  // no target
+    both.push_back(std::move(own));
+    own = {};
+    if (pairs && both.size() == 1) return;
+    gathered.add(both, [&] { return pairs ? cat("pair ", number / 2) : cat("sample ", number); });
+    both.clear();
   };
   std::vector<int64_t> part;
   for (int64_t at = 0; at < file.count(); at += static_cast<int64_t>(part.size())) {
@@ -225,7 +237,8 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
                   ": the first token must begin a sample");
     for (const int64_t token : part) {
       if ((token & kSampleBegin) != 0) finish();
-      const auto place = static_cast<int64_t>(ids.size());
+      auto& [ids, begin, silent] = own;
+      const int64_t place = std::ssize(ids);
       ids.push_back(static_cast<uint32_t>(token & (kSampleBegin - 1)));
       if (place == 0) continue;  // never a target
       const bool target = (token & kTarget) != 0;
@@ -236,8 +249,7 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
     }
   }
   finish();
-  COMPACT_CHECK(!pairs || number % 2 == 0, path, ": pairs must be an even number of samples, are ",
-                number);
+  COMPACT_CHECK(both.empty(), path, ": pairs must be an even number of samples, are ", number);
   return gathered.finish({});
 }
 

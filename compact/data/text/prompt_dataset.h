@@ -31,7 +31,7 @@ struct PromptOptions {
   // Fields; several of a prompt with commas between them, each that is not empty ends with "\n".
   std::string prompt = "prompt", completion = "completion";
   std::string rejected = "";  // of an answer that the completion was preferred to; empty: no pairs
-  int64_t max_length = 1024;         // tokens of a sample, at least 2
+  int64_t max_length = 1024;  // tokens of a sample, at least 2
   std::vector<uint32_t> begin = {};  // tokens before every prompt
   Truncation truncation = Truncation::kEnd;
   bool strict = true;  // a row that cannot be read is an error; else a warning counts such
@@ -43,9 +43,9 @@ struct PromptOptions {
 // beyond max_length are cut from the end, the end of text first; or from the start of the prompt,
 // but not from `begin`, as long as there is some; or the sample is dropped. Unlike in TRL, a token
 // across the border of prompt and completion counts as completion, and samples without any
-// completion left are dropped; a pair where one of the two is. Warnings count all of these, and name the first. Throws InputError
-// with path, line and rule, also where no sample is left, and where an `instruction` is read
-// without the `input` beside it.
+// completion left are dropped; a pair where one of the two is. Warnings count all of these, and
+// name the first. Throws InputError with path, line and rule, also where no sample is left, and
+// where an `instruction` is read without the `input` beside it.
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                            const PromptOptions& options = {});
 
@@ -64,13 +64,14 @@ PromptSamples read_token_samples(const std::string& path, const Tokenizer& token
 // probabilities f64 [batch, 2], and there is one loss a row.
 class PromptDataset final : public Dataset {
  public:
-  // The samples, or pairs, whose numbers are in `chosen`. Pairs cannot be packed. Throws InputError where there are none, or one has
-  // fewer than 2 tokens or, without the last, which is not an input, more than
-  // padding.max_length.
+  // The samples, or pairs, whose numbers are in `chosen`. Pairs cannot be packed. Throws InputError
+  // where there are none, or one has fewer than 2 tokens or, without the last, which is not an
+  // input, more than padding.max_length.
   PromptDataset(std::shared_ptr<const PromptSamples> samples, std::vector<int64_t> chosen,
                 Padding padding, uint64_t seed, bool packed = false);
 
   int64_t longest_row() const { return padding_.length_for(longest_); }  // of any batch
+  int64_t longest_inputs() const { return longest_; }                    // of a row
   int64_t longest_sample() const { return longest_sample_; }             // inputs
   int64_t samples() const { return static_cast<int64_t>(chosen_.size()); }
   int64_t inputs() const { return inputs_; }  // of all samples

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[] = "CompActT";
 constexpr uint32_t kText = 1, kSamples = 2, kPairs = 3;  // versions
-constexpr size_t kFixed = 64;                // bytes before the spec
+constexpr size_t kFixed = 64;                            // bytes before the spec
 constexpr size_t kChecksumAt = 60;
 constexpr uint32_t kLongestSpec = 1 << 16;
 

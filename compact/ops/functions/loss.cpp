@@ -268,9 +268,9 @@ at::Tensor loss_of(const at::Tensor& hidden_, const at::Tensor& w, const at::Ten
     held.versions.add(w);
   }
   if (report) {
-    const at::Tensor hidden[] = {held.hidden}, others[] = {held.logits, held.log_probs,
-                                                           held.ghidden, held.ghead, held.ignored,
-                                                           held.weights};
+    const at::Tensor hidden[] = {held.hidden},
+                     others[] = {held.logits, held.log_probs, held.ghidden,
+                                 held.ghead,  held.ignored,   held.weights};
     *report = {bytes_of(hidden), bytes_of(others)};
   }
   const at::Tensor inputs[] = {hidden_, w};

@@ -73,8 +73,8 @@ std::pair<at::Tensor, at::Tensor> losses_of(const at::Tensor& m, const Preferenc
 
 PreferenceKind preference_kind(const std::string& name) {
   static const PreferenceName kinds[] = {{"sigmoid", PreferenceKind::kSigmoid},
-                                   {"hinge", PreferenceKind::kHinge},
-                                   {"ipo", PreferenceKind::kIpo}};
+                                         {"hinge", PreferenceKind::kHinge},
+                                         {"ipo", PreferenceKind::kIpo}};
   return named(std::span<const PreferenceName>(kinds), name, "--loss_type: no such loss").kind;
 }
 
@@ -97,8 +97,7 @@ at::Tensor preference_loss(const at::Tensor& hidden, const at::Tensor& head,
                     reference.scalar_type() == at::kDouble && reference.device() == hidden.device(),
                 "[preference_loss] reference must be f64 [", pairs, ", 2] on ", hidden.device(),
                 ", is ", reference.toString(), " ", reference.sizes(), " on ", reference.device());
-  const Sequences s =
-      sequences_of(ranges, targets.numel(), targets.size(1), hidden.device());
+  const Sequences s = sequences_of(ranges, targets.numel(), targets.size(1), hidden.device());
   const auto combine = [&](const at::Tensor& losses) {
     const at::Tensor log_probs = -sums_of(losses, s), ratios = log_probs - reference;
     at::Tensor counts;  // of targets
@@ -107,9 +106,7 @@ at::Tensor preference_loss(const at::Tensor& hidden, const at::Tensor& head,
     }
     const at::Tensor each = counts.defined() ? ratios / counts : ratios;
     const auto [loss, slope] = losses_of(each.select(1, 0) - each.select(1, 1), how);
-    if (score) {
-      *score = {log_probs, how.beta * (ratios.select(1, 0) - ratios.select(1, 1))};
-    }
+    if (score) *score = {log_probs, how.beta * ratios};
     at::Tensor weights = at::stack({-slope, slope}, 1);  // by a token's loss, not its log
     if (counts.defined()) weights = weights / counts;
     weights = at::cat({weights.flatten(), at::zeros({1}, weights.options())}).to(at::kFloat);

@@ -30,7 +30,7 @@ PreferenceKind preference_kind(const std::string& name);
 // Figures of a batch's pairs.
 struct PreferenceScore {
   at::Tensor log_probs;  // f64 [pairs, 2]: sums over the tokens that have a target
-  at::Tensor margins;    // f64 [pairs]: beta m, of sums
+  at::Tensor rewards;    // f64 [pairs, 2]: beta times the log ratios, of sums
 };
 
 // scale * sum over pairs of the loss. hidden, head, targets, treatment, report and softcap as for

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs on pairs of answers: plans, presets, references, evaluations.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "tests/temporary_folder.h"
+#include "tests/train/text_runs.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string weights_of(const TrainConfig& c) { return slurp(c.output_dir + "/model.safetensors"); }
+
+// All pairs are as long as the longest one.
+TrainConfig even_pairs(const fs::path& folder, const std::string& output) {
+  TrainConfig c = preferences(folder, output);
+  std::string lines;
+  for (int i = 0; i < 32; ++i) {
+    lines += cat(R"({"prompt": "twice )", 1000 + i, R"( is", "chosen": " )", 2000 + 2 * i,
+                 R"(.", "rejected": " )", 3000 + i, ".\"}\n");
+  }
+  spill(c.train_file[0], lines);
+  c.validation_split = 0;
+  c.max_steps = 2;
+  return c;
+}
+
+TEST(Preference, StepsAreAsPlannedUnderEveryPreset) {
+  const TemporaryFolder folder;
+  for (const char* preset : {"off", "exact", "recompute", "tiled", "gact-l1", "compact"}) {
+    TrainConfig c = even_pairs(folder.path(), preset);
+    c.preset = preset;
+    const std::string text = ran(c);
+    EXPECT_THAT(text, HasSubstr(": as planned")) << text;
+    EXPECT_THAT(text, HasSubstr("2 steps (0.5 epochs) of 4 x 2 pairs"));
+    EXPECT_THAT(text, HasSubstr("reference  16 pairs scored"));
+    // Before the first update the model is its reference.
+    EXPECT_FLOAT_EQ(metrics_of(c.output_dir).at(0)["loss"].get<float>(), std::log(2.0F)) << preset;
+  }
+}
+
+TEST(Preference, LosslessPresetsTrainTheSameModel) {
+  const TemporaryFolder folder;
+  TrainConfig c = preferences(folder.path(), "off");
+  c.preset = "off";
+  c.eval_steps = 6;
+  ran(c);
+  const json off = results_of(c);
+  const std::string weights = weights_of(c);
+  for (const char* preset : {"exact", "recompute", "tiled"}) {
+    TrainConfig other = preferences(folder.path(), preset);
+    other.preset = preset;
+    ran(other);
+    EXPECT_NEAR(results_of(other)["train_loss"].get<double>(), off["train_loss"].get<double>(),
+                1e-6);
+  }
+  EXPECT_EQ(off["eval_pairs"], 8);
+  EXPECT_GT(off["eval_margin"].get<double>(), 0);
+  EXPECT_NEAR(off["eval_margin"].get<double>(),
+              off["eval_reward_chosen"].get<double>() - off["eval_reward_rejected"].get<double>(),
+              1e-9);
+  EXPECT_GE(off["eval_accuracy"].get<double>(), 0.5);
+}
+
+// From a folder's weights: the folder named as the reference is the start; another is not; none is
+// a loss of answers alone. What a run left is evaluated with the reference that it had.
+TEST(Preference, ReferencesAreFoldersOrTheStart) {
+  const TemporaryFolder folder;
+  TrainConfig first = prompts(folder.path(), "first");
+  ran(first);
+  const auto with = [&](const std::string& output, const std::string& reference) {
+    TrainConfig c = preferences(folder.path(), output);
+    c.model.clear();
+    c.model_name_or_path = first.output_dir;
+    c.reference = reference;
+    c.learning_rate = 1e-3;
+    ran(c);
+    return c;
+  };
+  const TrainConfig start = with("start", "start"), same = with("same", first.output_dir);
+  EXPECT_TRUE(weights_of(start) == weights_of(same));
+  const TrainConfig none = with("none", "none"), other = with("other", start.output_dir);
+  const auto loss = [](const TrainConfig& c) {
+    return metrics_of(c.output_dir).at(0)["loss"].get<double>();
+  };
+  EXPECT_NEAR(loss(start), std::log(2.0), 1e-6);
+  EXPECT_GT(std::abs(loss(none) - loss(start)), 1e-3);
+  EXPECT_GT(std::abs(loss(other) - loss(start)), 1e-3);
+  TrainConfig c;
+  c.task.clear();  // it is the run's
+  c.model_name_or_path = start.output_dir;
+  c.validation_file = start.train_file;
+  c.device = "cpu";
+  c.max_eval_samples = 0;
+  EXPECT_THROW(evaluate(c), InputError);
+  c.reference = first.output_dir;
+  const EvalResult beside = evaluate(c).results.front().second;
+  EXPECT_EQ(beside.targets, 40);
+  EXPECT_LT(beside.loss, std::log(2.0));
+  c.model_name_or_path = first.output_dir;
+  c.task = "preference";
+  EXPECT_FLOAT_EQ(evaluate(c).results.front().second.loss, std::log(2.0));
+}
+
+// A row has two sequences of --block_size, each with positions of its own.
+TEST(Preference, OfGpt2HasRowsBeyondItsPositions) {
+  const TemporaryFolder folder;
+  spill(folder.path() / "config.json", R"({"model_type": "gpt2", "n_embd": 32, "n_layer": 2,
+    "n_head": 4, "n_positions": 20, "vocab_size": 257})");
+  TrainConfig c = even_pairs(folder.path(), "run");
+  c.model.clear();
+  c.model_name_or_path = folder.path().string();
+  c.block_size = 20;
+  EXPECT_THAT(ran(c), HasSubstr(": as planned"));
+  EXPECT_FLOAT_EQ(metrics_of(c.output_dir).at(0)["loss"].get<float>(), std::log(2.0F));
+}
+
+TEST(Preference, RefusesByRule) {
+  const TemporaryFolder folder;
+  const auto said = [&](auto change) {
+    TrainConfig c = preferences(folder.path(), "run");
+    change(c);
+    std::ostringstream console;
+    try {
+      EXPECT_NE(train(c, console), kExitOk);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return console.str();
+  };
+  EXPECT_THAT(said([](TrainConfig& c) { c.label_smoothing_factor = 0.5; }),
+              HasSubstr("must be below 0.5, is 0.5"));
+  EXPECT_THAT(said([](TrainConfig& c) {
+                c.label_smoothing_factor = 0.1;
+                c.loss_type = "ipo";
+              }),
+              HasSubstr("is for --loss_type sigmoid, not ipo"));
+  EXPECT_THAT(said([](TrainConfig& c) { c.beta = 0; }), HasSubstr("--beta"));
+  EXPECT_THAT(said([](TrainConfig& c) { c.reference = "nowhere"; }), HasSubstr("nowhere"));
+  EXPECT_THAT(said([&](TrainConfig& c) { c.train_file = prompts(folder.path(), "x").train_file; }),
+              HasSubstr("no column `chosen`"));
+}
+
+}  // namespace
+}  // namespace compact
