@@ -5,12 +5,12 @@ import contextlib
 import copy
 import datetime
 import json
-import os
 import sys
 
 import torch
 import torch.distributed as dist
 from _any_networks import build
+from _process_end import end_process
 from conftest import inputs, make
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -169,10 +169,7 @@ def main(cases):
     for case in json.loads(cases):
         (same_bits if case.startswith("any") else train)(*case.split("/"))
         print(f"passed {case};", flush=True)
-    dist.destroy_process_group()
-    # Threads of torch that wake while Python ends take the process with them ("terminate called").
-    sys.stdout.flush()
-    os._exit(0)
+    end_process()
 
 
 if __name__ == "__main__":

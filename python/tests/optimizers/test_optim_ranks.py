@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers over two processes: DDP and FSDP2 beside one process, and their checkpoints."""
 import copy
+import datetime
 import math
-import os
 import traceback
 
 from _optimizing import BF16, F32, Net, same_bits, tensors, train
+from _process_end import end_process
 import pytest
 import torch
 from torch import nn
@@ -131,7 +132,8 @@ CHECKS = {
 
 def run_rank(rank, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    rendezvous = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
     for number, (name, (check, moments, dtype)) in enumerate(CHECKS.items()):
         try:
             found = check(rank, moments, dtype, f"{folder}/{number}") or {}
@@ -139,8 +141,7 @@ def run_rank(rank, folder):
             found = {"error": traceback.format_exc()}
         torch.save(found, f"{folder}/{name}.{rank}")
         dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)  # where a thread of gloo frees a tensor while Python (before 3.14) ends, the process aborts
+    end_process()
 
 
 @pytest.fixture(scope="module")

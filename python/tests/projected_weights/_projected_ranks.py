@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of two processes that train a model with projected gradients under DDP, beside one process."""
-import os
+import datetime
 import pathlib
 import sys
 
@@ -13,6 +13,7 @@ import compact
 from compact.projected_weights.carriers import Carrier
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
+from _process_end import end_process  # noqa: E402
 from conftest import error, inputs, make  # noqa: E402
 
 torch.set_num_threads(1)
@@ -29,7 +30,7 @@ def trained(model, optimizer, rows, steps=6):
 
 
 def main(policy):
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank = dist.get_rank()
     model = compact.apply(make("llama"), policy)
     sent = []
@@ -80,10 +81,7 @@ def main(policy):
         assert "which fully_shard splits" in str(refused), refused
     else:
         raise AssertionError("split weights were taken")
-    dist.destroy_process_group()
-    # Threads of torch that wake while Python ends take the process with them ("terminate called").
-    sys.stdout.flush()
-    os._exit(0)
+    end_process()
 
 
 def default(bucket):
