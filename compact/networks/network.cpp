@@ -121,7 +121,9 @@ std::vector<CodecTensor> Network::codec_tensors(const PassReport& report) const 
 std::vector<NamedRole> Network::segment_slots() const {
   std::vector<NamedRole> all;
   for (const auto& part : parts_) {
-    for (const SlotUse& use : part->segment.uses()) all.push_back({use.name, use.role});
+    for (const SlotUse& use : part->segment.uses()) {
+      all.push_back({use.name, use.role, use.in_tiles});
+    }
   }
   return all;
 }

@@ -47,7 +47,7 @@ struct PassReport : SegmentReport {
   SavedTensorReport plain;
 
   // To be called before another pass of the network adds to it.
-  void clear() { slots.clear(), saved_bytes = 0; }
+  void clear() { slots.clear(), tiles.clear(), saved_bytes = 0; }
   // Every slot with its treatment and exact bytes; and the bytes stored by all of them.
   std::vector<SlotBytes> all_slots() const;
   int64_t all_saved_bytes() const { return saved_bytes + plain.stored(); }

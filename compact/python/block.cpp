@@ -67,10 +67,10 @@ void Block::set_projected(const std::string& product, c10::intrusive_ptr<Project
   projected_[product] = std::move(projected);
 }
 
-std::vector<std::tuple<std::string, std::string>> Block::slots() const {
-  std::vector<std::tuple<std::string, std::string>> all;
+std::vector<std::tuple<std::string, std::string, bool>> Block::slots() const {
+  std::vector<std::tuple<std::string, std::string, bool>> all;
   for (const SlotUse& use : parts_.begin()->second->segment.uses()) {
-    all.emplace_back(use.name, use.role == Role::kNone ? "" : name_of(use.role));
+    all.emplace_back(use.name, use.role == Role::kNone ? "" : name_of(use.role), use.in_tiles);
   }
   return all;
 }
@@ -155,7 +155,10 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   at::Tensor y = p->segment(x, std::move(read), pass, &report);
   if (!report.slots.empty() || lengths || ranges) {
     const std::lock_guard lock(held_mutex_);
-    if (!report.slots.empty()) held_ = std::move(report.slots);
+    if (!report.slots.empty()) {
+      held_ = std::move(report.slots);
+      tiles_ = std::move(report.tiles);
+    }
     if (lengths || ranges) {
       masked_ = Masked{variant, x.size(0), x.size(1), ranges ? ranges->size(0) : 0};
     }
@@ -168,6 +171,15 @@ std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> Block::held(
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> rows;
   for (const SlotBytes& s : held_) rows.emplace_back(s.name, s.treatment, s.stored, s.if_kept);
   return rows;
+}
+
+std::vector<std::tuple<int64_t, int64_t>> Block::tiles() const {
+  const std::lock_guard lock(held_mutex_);
+  std::vector<std::tuple<int64_t, int64_t>> kinds;
+  for (auto t = tiles_.begin(); t != tiles_.end(); ++t) {
+    if (std::find(tiles_.begin(), t, *t) == t) kinds.emplace_back(t->tokens, t->count);
+  }
+  return kinds;
 }
 
 std::tuple<std::string, int64_t, int64_t> Block::masking() const {

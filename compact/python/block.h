@@ -48,8 +48,8 @@ class Block final : public torch::CustomClassHolder {
   void set_projected(const std::string& product, c10::intrusive_ptr<Projected> projected);
   // From now on a search for a policy leaves the gradient of a product's weights as it is.
   void keep_full(const std::string& product) { full_.insert(product); }
-  // The slots that policies may name: names and roles.
-  std::vector<std::tuple<std::string, std::string>> slots() const;
+  // The slots that policies may name: names, roles, and whether the policy has them in tiles.
+  std::vector<std::tuple<std::string, std::string, bool>> slots() const;
 
   // The layer's output for x [batch, sequence, hidden], in x's type. The weights are given at each
   // call: matrices [out, in], or [in, out] where the numbers say so (not those of adapters,
@@ -68,6 +68,8 @@ class Block final : public torch::CustomClassHolder {
   // The slots of the last call that made a graph: name, treatment, bytes held, bytes if all were
   // kept.
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> held() const;
+  // The same call's tiles, each kind once: the most tokens of one, and how many there were.
+  std::vector<std::tuple<int64_t, int64_t>> tiles() const;
   // The kernel that the last call with padding or ranges had for attention, the bytes of what is
   // added to its scores while it runs, and how many ranges there were. Throws InputError where
   // there was no such call.
@@ -132,6 +134,7 @@ class Block final : public torch::CustomClassHolder {
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;
   std::vector<SlotBytes> held_;
+  std::vector<TilesRun> tiles_;
   struct Masked {
     Variant variant;
     int64_t samples, length, ranges;

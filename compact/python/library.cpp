@@ -86,16 +86,19 @@ std::string slot_treatment(const std::string& policy, const std::string& role) {
 
 bool keeps_all(const std::string& policy) { return Policy::parse(policy, "policy").keeps_all(); }
 
-// Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
-// none of these products (none given: gradients are not looked at).
+// Throws InputError where a slot pattern of `given` is for none of these slots, or has only such
+// in tiles as cannot be, a gradient's for none of these products (none given: gradients are not
+// looked at).
 void check_patterns(const std::string& given, const std::vector<std::string>& names,
-                    const std::vector<std::string>& role_names,
+                    const std::vector<std::string>& role_names, const c10::List<bool>& in_tiles,
                     const std::vector<std::string>& products) {
-  COMPACT_CHECK(names.size() == role_names.size(), "[policy] a role for each slot is needed");
+  COMPACT_CHECK(names.size() == role_names.size() && names.size() == in_tiles.size(),
+                "[policy] a role for each slot is needed, and whether it is in tiles");
   std::vector<NamedRole> all;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string& role = role_names[i];
-    all.push_back({names[i], role.empty() ? Role::kNone : parse_roles(role).front()});
+    all.push_back(
+        {names[i], role.empty() ? Role::kNone : parse_roles(role).front(), in_tiles.get(i)});
   }
   const Policy policy = policy_of(given);
   policy.check_patterns(PolicyKind::kSlot, all);
@@ -226,6 +229,7 @@ TORCH_LIBRARY(compact, m) {
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)
+      .def("tiles", &Block::tiles)
       .def("masking",
            [](const BlockPtr& b) { return as_value_error([&] { return b->masking(); }); })
       .def("projections", &Block::projections)

@@ -135,6 +135,27 @@ TEST(Policy, PatternsThatMatchNothing) {
       HasSubstr("its roles: none"));
 }
 
+// `tile` of something that cannot be in tiles is refused, unless the line treats others that are.
+TEST(Policy, TilesThatAreNoneAreRefused) {
+  const std::vector<NamedRole> names = {{"layers.0.attn.norm", Role::kNorm, true},
+                                        {"layers.0.attn.qkv", Role::kQkv}};
+  const auto error = [&](Policy policy, bool general = false) {
+    if (general) policy.make_general();
+    return error_of([&] { policy.check_patterns(PolicyKind::kSlot, names); });
+  };
+  const auto parsed = [](const char* text) { return Policy::parse(text, "file"); };
+  EXPECT_EQ(error(parsed("slot role:norm = tile")), "");
+  EXPECT_EQ(error(parsed("slot * = tile:tokens=8")), "");
+  EXPECT_EQ(error(parsed("slot role:qkv = tile\nslot role:qkv = tile"), true), "");
+  EXPECT_EQ(error(parsed("slot layers.*.attn.qkv = tile\nslot role:qkv = keep")), "");
+  for (const char* const text :
+       {"slot role:qkv = tile:tokens=8", "slot * = tile:tokens=8\nslot role:norm = keep"}) {
+    EXPECT_THAT(error(parsed(text)),
+                AllOf(HasSubstr("file:1: slot `"), HasSubstr("` = tile:tokens=8: `layers.0.attn."),
+                      HasSubstr("cannot be made for some tokens at a time")));
+  }
+}
+
 TEST(Policy, MayBeginWithAByteOrderMark) {
   EXPECT_EQ(Policy::parse("\xEF\xBB\xBFslot a = keep\r\nslot b = keep\r\n", "file").str(),
             "slot a = keep\nslot b = keep\n");

@@ -197,6 +197,19 @@ TEST(TilesOfTokens, AreRefusedOrRebuiltWholeByRule) {
     EXPECT_EQ(row.treatment, by_token ? tile(3) : "recompute") << row.name;
     EXPECT_EQ(row.stored, 0) << row.name;
   }
+  const std::vector<TilesRun> four_twice(2, {3, 4});  // of 10 tokens, in both halves
+  EXPECT_EQ(segment->report.tiles, four_twice);
+}
+
+// A side output of a slot that is not in tiles is not either.
+TEST(TilesOfTokens, AreNotSaidOfASideOutputAlone) {
+  Segment s("mlp", Slot{"in", 8});
+  s.add(linear_stage(), Slot{"gate_up", 8, Treatment::parse("recompute")});
+  s.add(swiglu_stage(4), Slot{"product", 4, Treatment::parse("recompute")},
+        Slot{"silu", 4, Treatment::parse(tile(3))});
+  s.add(linear_stage());
+  s.finish();
+  for (const SlotUse& use : s.uses()) EXPECT_FALSE(use.in_tiles) << use.name;
 }
 
 }  // namespace

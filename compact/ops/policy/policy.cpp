@@ -232,6 +232,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all,
              return l.kind == kind && l.general && source(l) == source(idle) && matched(l);
            });
   };
+  if (kind == PolicyKind::kSlot) check_tiles(all);
   for (const Line& line : lines_) {
     if (line.kind != kind || matched(line)) continue;
     if (among && line.grad.name == "frozen") continue;
@@ -254,6 +255,24 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all,
     std::string roles = own_roles.empty() ? " none" : "";
     for (const std::string& role : own_roles) roles += " " + role;
     fail(what, "; its roles:", roles);
+  }
+}
+
+void Policy::check_tiles(std::span<const NamedRole> all) const {
+  for (const Line& line : lines_) {
+    if (line.kind != PolicyKind::kSlot || line.slot.tile() == 0 || line.general) continue;
+    const NamedRole* whole = nullptr;
+    bool any = false;
+    for (const NamedRole& n : all) {
+      if (find(PolicyKind::kSlot, n.name, n.role) != &line) continue;
+      any |= n.in_tiles;
+      if (!whole && !n.name.empty()) whole = &n;
+    }
+    COMPACT_CHECK(any || !whole, line.where, ": slot `", line.pattern, "` = ", line.slot.text(),
+                  ": `", whole ? whole->name : "",
+                  "` cannot be made for some tokens at a time, nor anything else that this line "
+                  "treats: `tile` is for what lies between two operations that treat tokens one by "
+                  "one, as attention, sums and plain operations do not; give it `recompute`");
   }
 }
 

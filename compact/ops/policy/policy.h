@@ -78,7 +78,8 @@ class Policy {
   bool sets_projection(std::string_view key, std::string_view value) const;
 
   // Throws InputError where a pattern matches none of these, with a suggestion or the roles that
-  // there are. Lines of presets may match nothing, but not all of them. `among`: says of which
+  // there are; and where a line says `tile` and none of the slots that it treats can be in tiles.
+  // Lines of presets may match nothing, but not all of them. `among`: says of which
   // names these are some, as " of what is trained"; lines that freeze may then match others.
   void check_patterns(PolicyKind kind, std::span<const NamedRole> all,
                       const char* among = nullptr) const;
@@ -103,6 +104,7 @@ class Policy {
     std::string text() const;  // with the end of line
     std::string treatment() const;
   };
+  void check_tiles(std::span<const NamedRole> all) const;
   const Line* find(PolicyKind kind, std::string_view name, Role role = Role::kNone) const;
   std::vector<Line> lines_;
   std::string summary_;

@@ -56,6 +56,7 @@ std::vector<Role> parse_roles(std::string_view text);
 struct NamedRole {
   std::string name;
   Role role = Role::kNone;
+  bool in_tiles = false;  // of slots: a treatment `tile` is carried out
 };
 
 }  // namespace compact

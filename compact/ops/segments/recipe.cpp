@@ -231,6 +231,10 @@ void Recipe::fit_tiles() {
       tiles.back().last = t;
     }
   }
+  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
+    Treatment& side = steps[static_cast<size_t>(i)].side.treatment;
+    if (side.tile() > 0 && !tiles_of(i)) side = Treatment::parse("recompute");
+  }
   for (const Tiles& each : tiles) {
     for (int i = each.first; i <= each.last; ++i) {
       const Slot& side = steps[static_cast<size_t>(i)].side;

@@ -23,8 +23,9 @@ namespace compact {
 struct SlotUse {
   std::string name;
   Role role = Role::kNone;
-  bool rebuilt = false;  // whether it can be rebuilt from slots
-  bool signs = false;    // backward reads only its signs
+  bool rebuilt = false;   // whether it can be rebuilt from slots
+  bool signs = false;     // backward reads only its signs
+  bool in_tiles = false;  // never whole
 };
 
 // The bytes of a slot: stored, and if it were kept as it is.
@@ -33,9 +34,16 @@ struct SlotBytes {
   int64_t stored = 0, if_kept = 0;
 };
 
+// Steps that ran on some tokens at a time: the most of a tile, and how many there were.
+struct TilesRun {
+  int64_t tokens = 0, count = 0;
+  bool operator==(const TilesRun&) const = default;
+};
+
 // The memory that forward passes with gradients left for their backward passes.
 struct SegmentReport {
   std::vector<SlotBytes> slots;  // every slot, then "NAME extras"
+  std::vector<TilesRun> tiles;   // one for each row of steps between two whole tensors
   int64_t saved_bytes = 0;       // stored, summed over slots and extras
   // How many tensors their backward passes have rebuilt so far.
   std::shared_ptr<std::atomic<int64_t>> rebuilt = std::make_shared<std::atomic<int64_t>>(0);

@@ -20,13 +20,16 @@ std::vector<SlotUse> Segment::uses() const {
   for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
     const bool rebuilt = recipe_->can_be_rebuilt(i + 1);
     const Slot& side = steps[i].side;
-    if (!side.name.empty()) uses.push_back({side.name, side.role, rebuilt});
+    if (!side.name.empty()) {
+      uses.push_back({side.name, side.role, rebuilt, false, side.treatment.tile() > 0});
+    }
     if (slots[i + 1].name.empty()) continue;
     bool signs = steps[i].stage && steps[i].stage->needs().output && steps[i].stage->reads_signs();
     for (const Recipe::Step& reader : steps) {
       signs &= !(reader.stage && reader.input == i + 1 && reader.stage->needs().input);
     }
-    uses.push_back({slots[i + 1].name, slots[i + 1].role, rebuilt, signs});
+    uses.push_back(
+        {slots[i + 1].name, slots[i + 1].role, rebuilt, signs, slots[i + 1].treatment.tile() > 0});
   }
   return uses;
 }

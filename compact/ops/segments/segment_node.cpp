@@ -318,6 +318,9 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
     for (size_t i = 0; i < count; ++i) {
       const Recipe::Step& step = recipe.steps[i];
       const Recipe::Tiles* const tiles = recipe.tiles_of(static_cast<int>(i));
+      if (record && report && tiles && tiles->first == static_cast<int>(i)) {
+        report->tiles.push_back({tiles->tokens, count_tiles(*tiles, t[step.input])});
+      }
       if (runs_by_tiles(tiles, t[step.input])) {
         i = static_cast<size_t>(tiles->last);
         t[i + 1] = run_tiles(recipe, *tiles, t, h.weights, h.pass, &if_kept, &sides_if_kept);

@@ -69,8 +69,13 @@ class GradientSum {
 
 }  // namespace
 
+int64_t count_tiles(const Recipe::Tiles& tiles, const at::Tensor& x) {
+  const int64_t tokens = tokens_of(x);
+  return tokens / tiles.tokens + (tokens % tiles.tokens > 0);
+}
+
 bool runs_by_tiles(const Recipe::Tiles* tiles, const at::Tensor& x) {
-  return tiles && tokens_of(x) > tiles->tokens;
+  return tiles && count_tiles(*tiles, x) > 1;
 }
 
 at::Tensor run_tiles(const Recipe& recipe, const Recipe::Tiles& tiles, const Tensors& t,

@@ -14,7 +14,9 @@
 
 namespace compact {
 
-// Whether steps that read x run by tiles: it has more tokens than one.
+// The number of tiles that x has.
+int64_t count_tiles(const Recipe::Tiles& tiles, const at::Tensor& x);
+// Whether steps that read x run by tiles: it has more than one.
 bool runs_by_tiles(const Recipe::Tiles* tiles, const at::Tensor& x);
 // The forward pass: what the last of the steps makes of the tensor that the first one reads. Where
 // given, the bytes that each tensor would have are added to `if_kept`, and those of side outputs to

@@ -297,7 +297,7 @@ class saved_tensors:
         idle = None
         try:
             # `cheap` and `heavy` are roles of rebuilt tensors of any operation.
-            ops.check_patterns(self._given, [row[0] for row in rows] + ["", ""], [row[1] for row in rows] + ["cheap", "heavy"], [])
+            ops.check_patterns(self._given, [row[0] for row in rows] + ["", ""], [row[1] for row in rows] + ["cheap", "heavy"], [False] * (len(rows) + 2), [])
         except ValueError as error:
             whose = "convolutional networks" if self._given in ("pool", "pool-quant") else "layers of compact.apply"
             idle = f"preset {self._given} is for {whose}" if self._given in presets() else str(error)

@@ -173,11 +173,11 @@ def apply(
             return _apply_to_network(model, policy, text, reason, planned, chunked_loss)
         notes.say(f"{reason}; all keep their own forward")
     slots = [slot for state in served for slot in state.block.slots()]
-    slots += [("loss.logits", "logits"), ("", "cheap"), ("", "heavy")]  # of the loss, and of what runs around layers
+    slots += [("loss.logits", "logits", False), ("", "cheap", False), ("", "heavy", False)]  # of the loss, and of what runs around layers
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
-    names, roles = zip(*slots)
+    names, roles, in_tiles = zip(*slots)
     if served:
-        ops.check_patterns(os.fspath(policy), list(names), list(roles), products)
+        ops.check_patterns(os.fspath(policy), list(names), list(roles), list(in_tiles), products)
     projected = [
         (f"{state.name}.{product}", inside.weight)
         for module, state in states
@@ -331,6 +331,7 @@ def report(model: nn.Module) -> Report:
                     state.block.held() if state.served else [],
                     *_masking(state),
                     dict(collections.Counter(provider.name for _, provider in state.provided.values())),
+                    state.block.tiles() if state.served else [],
                 )
             )  # fmt: skip
         else:

@@ -28,6 +28,8 @@ class LayerReport:
     # its kernel, how many ranges, and bytes of the model's mask. None: it did not.
     ranges: tuple[str, int, int] | None = None
     codes: dict[str, int] = dataclasses.field(default_factory=dict)  # how many weights another package holds in codes, by what gives them
+    # The tiles of that pass, each kind once: the most tokens of one, and how many there were.
+    tiles: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     @property
     def held(self) -> int:
@@ -78,6 +80,7 @@ class Report:
                 text = f"own forward: {layer.reason or 'apply() was not called for it'}"
             else:
                 text = f"{layer.calls:6} pass{'' if layer.calls == 1 else 'es'} served, {layer.held:14,} of {layer.if_kept:,} bytes held"
+                text += "".join(f", in {count:,} tile{'s' * (count != 1)} of up to {tokens:,} tokens" for tokens, count in layer.tiles)
                 text += "".join(f", {count} weights given by {name}" for name, count in layer.codes.items())
                 for reason, count in layer.own_forward.items():
                     text += f"; {count} by its own forward: {reason}"
