@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -24,7 +26,9 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   flags.add_output("json", json, "write the figures here, too");
   if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
-  const auto [results, unit, warnings] = evaluate(c);
+  Console console(std::cout, isatty(STDOUT_FILENO) != 0);
+  const auto [results, unit, warnings] = evaluate(c, &console);
+  console.stream() << std::flush;  // without the bar
   for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
   nlohmann::ordered_json figures;
   for (const auto& [prefix, result] : results) {

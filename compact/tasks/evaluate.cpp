@@ -66,7 +66,7 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
   return cat(text, "(", format_count(r.targets), " ", unit, ")");
 }
 
-Evaluation evaluate(const TrainConfig& config) {
+Evaluation evaluate(const TrainConfig& config, Console* console) {
   TrainedModel model = open_trained_model(config);
   const TrainConfig& c = model.config;
   if (!model.task.pairs.empty() && c.reference != "none") {
@@ -75,14 +75,17 @@ Evaluation evaluate(const TrainConfig& config) {
         "pairs are evaluated beside a reference: --reference DIR, the model that training "
         "started from, or none");
     const auto reference = reference_model(c, model.task, model.network->device(), model.warnings);
-    set_references(c, model.task, *reference, 0, {}, *single_group());
+    const auto progress = [&](int64_t done, int64_t total) {
+      if (console) console->bar(done, total, "pairs scored");
+    };
+    set_references(c, model.task, *reference, 0, progress, *single_group());
   }
   Evaluation evaluation{
       .results = {}, .unit = model.task.target_unit(), .warnings = model.warnings};
   for (const auto& [prefix, data] : model.task.held_out()) {
-    evaluation.results.emplace_back(prefix,
-                                    evaluate_samples(*model.network, *data, c.max_eval_samples,
-                                                     c.per_device_eval_batch_size, model.task));
+    evaluation.results.emplace_back(
+        prefix, evaluate_samples(*model.network, *data, c.max_eval_samples,
+                                 c.per_device_eval_batch_size, model.task, console));
   }
   return evaluation;
 }

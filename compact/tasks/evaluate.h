@@ -29,9 +29,10 @@ struct EvalResult {
   std::string f1_class = {};                           // the class that `f1` is of
 };
 
-// Evaluates by the task's metrics over the first `most` samples (0: all) in their order.
+// Evaluates by the task's metrics over the first `most` samples (0: all) in their order. `console`:
+// shows how many are done, where it is a terminal.
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
-                            int64_t batch, const Task& task);
+                            int64_t batch, const Task& task, Console* console = nullptr);
 
 // The same by all ranks of a group, which take batches in turn and all get the result of one
 // process. Where memory runs out, halves `batch`, with a line on the console, down to 1.
@@ -58,7 +59,7 @@ struct Evaluation {
 };
 
 // Evaluates the model in --model_name_or_path on --validation_file, or on the files of GLUE that
-// --task_name and --data_dir name. Throws InputError.
-Evaluation evaluate(const TrainConfig& config);
+// --task_name and --data_dir name. `console`: as above. Throws InputError.
+Evaluation evaluate(const TrainConfig& config, Console* console = nullptr);
 
 }  // namespace compact

@@ -37,8 +37,8 @@ enum Sums {
 };
 
 Scored score_batches(const Network& network, const Dataset& data,
-                     const std::vector<int64_t>& numbers, int64_t batch, const Task& task, int rank,
-                     int ranks) {
+                     const std::vector<int64_t>& numbers, int64_t batch, const Task& task,
+                     Console* console, int rank, int ranks) {
   const auto count = static_cast<int64_t>(numbers.size());
   const int64_t batches = (count + batch - 1) / batch;
   Scored scored{.sums = std::vector<double>(static_cast<size_t>(batches) * kSums, 0.0),
@@ -48,8 +48,13 @@ Scored score_batches(const Network& network, const Dataset& data,
     scored.predicted.insert(scored.predicted.end(), values.const_data_ptr<double>(),
                             values.const_data_ptr<double>() + values.numel());
   };
+  int64_t percent = 0;  // that is shown; a single batch shows none
   for (int64_t number = rank; number < batches; number += ranks) {
     const int64_t i = number * batch;
+    if (console && i * 100 / count != percent) {
+      percent = i * 100 / count;
+      console->bar(i, count, "samples evaluated");
+    }
     const Batch samples = data.numbered(
         std::span(numbers).subspan(static_cast<size_t>(i), std::min(batch, count - i)));
     check_targets(samples, task);
@@ -146,8 +151,9 @@ std::string bytes_of(const std::vector<double>& values) {
 }  // namespace
 
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
-                            int64_t batch, const Task& task) {
-  const Scored s = score_batches(network, data, some_samples(data.size(), most), batch, task, 0, 1);
+                            int64_t batch, const Task& task, Console* console) {
+  const Scored s =
+      score_batches(network, data, some_samples(data.size(), most), batch, task, console, 0, 1);
   return result_of(s.sums, {bytes_of(s.predicted)}, task);
 }
 
@@ -158,7 +164,7 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
     std::optional<std::string> what;
     Scored scored;
     try {
-      scored = score_batches(network, data, some_samples(data.size(), most), batch, task,
+      scored = score_batches(network, data, some_samples(data.size(), most), batch, task, &console,
                              group.rank(), group.size());
     } catch (const std::exception& e) {
       what = out_of_memory(e);

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`compact eval`, and files beside the training file, read as the training file was read."""
+import contextlib
 import json
+import os
+import pty
+import subprocess
 import unittest
 
 import _program
@@ -55,6 +59,29 @@ class Evaluations(_program.InFolder):
             self.assertEqual(code, 0, text)
             found.append(text)
         self.assertEqual(found[0], found[1])
+
+    def test_a_terminal_sees_how_far_it_is(self):
+        flags = _program.tiny(self.folder, f"--output_dir={self.out}")
+        code, text = self.compact("train", *flags)
+        self.assertEqual(code, 0, text)
+        text = next(flag for flag in flags if flag.startswith("--train_file=")).split("=")[1]
+        command = ["eval", f"--model_name_or_path={self.out}", f"--validation_file={text}", "--block_size=32", "--max_eval_samples=64",
+                   "--per_device_eval_batch_size=8"]  # fmt: skip
+        code, plain = self.compact(*command)
+        self.assertEqual(code, 0, plain)
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        done = subprocess.run([_program.PROGRAM, *command, f"--cache_dir={self.folder / 'cache'}"], stdout=theirs, stderr=theirs, env=_program.environment(), timeout=300)
+        os.close(theirs)
+        shown = ""
+        with contextlib.suppress(OSError):  # at the end
+            while part := os.read(ours, 1 << 16):
+                shown += part.decode()
+        self.assertEqual(done.returncode, 0, shown)
+        for count in range(8, 64, 8):
+            self.assertIn(f"] {count}/64  samples evaluated", shown)
+        self.assertEqual(shown.rpartition("\x1b[K")[2].replace("\r", ""), plain)
+        self.assertNotIn("samples evaluated", plain)
 
     def test_pairs(self):
         vocabulary = self.folder / "vocab.txt"
