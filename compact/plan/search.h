@@ -33,6 +33,7 @@ struct Chosen {
                               // rounded tensors the part of their square, segments alike
   bool lossless = true;
   int64_t states = 0;  // of the search, which is exact
+  std::string speed;   // of a CPU, in the words of a run: what `seconds` come from
 };
 
 // No policy fits. `peak`: what a step would take; after a search the least that any policy would

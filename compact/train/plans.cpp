@@ -132,9 +132,11 @@ Chosen Plans::choose(bool advises) const {
   Plans own = at(0);
   int64_t asked = budget();
   for (int round = 0;; ++round) {
-    const std::unique_ptr<BudgetSearch> search = own.search(own.speed());
+    const Speed speed = own.speed();
+    const std::unique_ptr<BudgetSearch> search = own.search(speed);
     std::optional<Chosen> chosen;
     if (round < kMostRounds && asked > 0) chosen = search->find(asked);
+    if (chosen && device_ == c10::kCPU) chosen->speed = speed.source;
     if (!chosen) {
       const auto ways = [&] { return advises ? own.milder_settings(nullptr, budget()) : ""; };
       const Chosen one = search->choose(budget(), ways);
@@ -163,10 +165,13 @@ Speed Plans::speed() const {
   }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   const std::string folder = c.cache_dir.empty() ? default_cache_folder() : c.cache_dir;
+  std::string origin;
   const auto remember = [&](const std::string& key, auto usable, auto measure) {
-    return remembered_steps(folder, key, usable, measure);
+    return remembered_steps(folder, key, usable, measure, origin);
   };
-  return measured_speed(groups(), timing_key(c, *task_), remember);
+  Speed speed = measured_speed(groups(), timing_key(c, *task_), remember);
+  speed.source += ", " + origin;
+  return speed;
 }
 
 GpuRates Plans::gpu_rates(const std::string& matmul_precision) const {
@@ -211,7 +216,8 @@ std::vector<std::string> choice_lines(const Chosen& chosen) {
       "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
       100 * chosen.added_seconds / chosen.seconds, chosen.seconds, chosen.added_products * 1e-9);
   std::vector<std::string> lines = {cat("auto     peak ", format_bytes(peak), ", ",
-                                        chosen.lossless ? "lossless" : "lossy", "; ", added)};
+                                        chosen.lossless ? "lossless" : "lossy", "; ", added,
+                                        chosen.speed.empty() ? "" : "; speed: ", chosen.speed)};
   if (chosen.error > 0) {
     lines.push_back(
         formatted("         mean relative error of the blocks' gradients %.2g", chosen.error));

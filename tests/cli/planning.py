@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 import unittest
 from unittest import mock
 
@@ -202,6 +203,7 @@ class Planning(Plans):
             (["--device_tflops=100"], "--device cuda only"),
             (["--device=cuda", "--device_gbps=-1"], "must be positive"),
             (["--set=grad * = full:relase=true"], "relase"),
+            (["--set=slot role:qkv = tile"], "slot `role:qkv` = tile: `layers.0.attn.qkv` cannot be made for some tokens at a time"),
             (["--threads=100000"], "--threads"),
             (["--world_size=4294967298"], "--world_size must be in [1, 65536]"),
             (["--zero=2"], "--zero 2 takes effect with --world_size above 1 only"),
@@ -226,6 +228,24 @@ class Planning(Plans):
             cache.write_text(broken)
             self.plan(*flags)
             self.assertIsInstance(json.loads(cache.read_text()), dict)
+
+    def test_predicted_times_say_where_speeds_come_from(self):
+        flags = ["--preset=auto", "--budget=1GiB"]
+        cache = self.folder / "cache/speed.json"
+
+        def line(**changes):
+            if cache.exists():
+                known = json.loads(cache.read_text())
+                cache.write_text(json.dumps({k: {**v, **changes} for k, v in known.items()}))
+            _, text = self.plan(*flags)
+            return next(row for row in text.splitlines() if row.startswith("auto"))
+
+        day = 24 * 3600
+        self.assertRegex(line(), rf"; speed: measured on this machine, \d+ threads?, now \({cache}\)$")
+        self.assertIn(f", 3 days ago ({cache})", line(measured=int(time.time()) - 3 * day - 60))
+        self.assertIn(f", 40 days ago, which is long: delete {cache} to have it", line(measured=int(time.time()) - 40 * day - 60))
+        self.assertIn(f", now ({cache})", line(processor="of another machine"))  # measured again
+        self.assertNotIn("of another machine", cache.read_text())
 
     def test_largest_batch(self):
         result, text = self.plan("--max_batch", "--budget=40MiB", "--preset=exact")
