@@ -81,6 +81,7 @@ class Plans {
   SegmentGroups groups() const;
   Speed any_speed() const;
   std::string milder_settings(const Policy* policy, int64_t bytes) const;
+  std::string lossless_preset(int64_t bytes) const;
 
   std::shared_ptr<const TrainConfig> config_;
   const Task* task_;

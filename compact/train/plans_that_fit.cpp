@@ -20,14 +20,14 @@ Speed Plans::any_speed() const { return stated_speed(groups(), 1e12, 1e11); }
 std::string Plans::milder_settings(const Policy* policy, int64_t bytes) const {
   const TrainConfig& c = *config_;
   std::string text;
-  // Bytes that no policy can save: weights, gradients where
-  // they are neither projected nor released one by one, and moments where these are not held in
-  // fewer bits.
+  // Bytes that no policy can save: weights where they have to lie here, gradients where they are
+  // neither projected nor released one by one, and moments where nothing is allowed.
   std::optional<StepMemory> kept;
   const bool may_release = c.gradient_accumulation_steps == 1 && c.max_grad_norm <= 0;
   const auto fixed_bytes = [&](const Allowed& allowed) {
     if (!kept) kept = plan(Policy::parse("slot * = keep", "auto")).memory;
-    return kept->weights + (allowed.project || may_release ? 0 : kept->gradients) +
+    return (allowed.disk || allowed.offload ? 0 : kept->weights) +
+           (allowed.project || may_release ? 0 : kept->gradients) +
            (allowed == Allowed() ? kept->optimizer : 0);
   };
   // The peak of a step, or a number above `bytes`; nullopt where the step would be refused.
@@ -51,16 +51,20 @@ std::string Plans::milder_settings(const Policy* policy, int64_t bytes) const {
     text += cat(text.empty() ? "" : "; ", what, p ? " (" : " (from ", format_bytes(*peak), ")");
     return true;
   };
-  // The first that fits of sizes that are halved as far as inputs get smaller; none does where the
-  // last takes too much.
-  const auto offer_halved = [&](const char* option, int64_t TrainConfig::*member, int64_t least) {
+  // Settings with a size that is halved as far as inputs get smaller.
+  const auto halved = [&](const TrainConfig& from, int64_t TrainConfig::*member, int64_t least) {
     const auto numbers = [&](const TrainConfig& of) {
       return task_->inputs(of, at::kMeta, of.per_device_train_batch_size).inputs[0].numel();
     };
     std::vector<TrainConfig> sizes;
-    for (TrainConfig other = c; (other.*member /= 2) >= least;) {
-      if (numbers(other) < numbers(sizes.empty() ? c : sizes.back())) sizes.push_back(other);
+    for (TrainConfig other = from; (other.*member /= 2) >= least;) {
+      if (numbers(other) < numbers(sizes.empty() ? from : sizes.back())) sizes.push_back(other);
     }
+    return sizes;
+  };
+  // The first of them that fits; none does where the last takes too much.
+  const auto offer_halved = [&](const char* option, int64_t TrainConfig::*member, int64_t least) {
+    const std::vector<TrainConfig> sizes = halved(c, member, least);
     if (sizes.size() > 1 && peak_of(sizes.back(), policy).value_or(0) > bytes) return;
     for (const TrainConfig& other : sizes) {
       if (offer(cat("--", option, " ", other.*member), other, policy)) return;
@@ -80,20 +84,57 @@ std::string Plans::milder_settings(const Policy* policy, int64_t bytes) const {
     offer("--dtype bfloat16", other, policy);
   }
   if (!has_segments()) return text;
-  other = c;
   const char* const place = device_ == c10::kCUDA ? "offload" : "disk";
   for (const char* more : {place, "quantize", "project", "quantize,project"}) {
+    other = c;
     other.allow = Allowed::parse(cat(more, ",", c.allow)).str();
     const std::string what = cat(policy ? "--preset auto " : "", "--allow ", other.allow);
     if (other.allow != Allowed::parse(c.allow).str() && offer(what, other, nullptr)) break;
   }
+  // Where none is enough by itself: all of them, with the most samples and tokens that then fit.
+  for (const char* more : {"quantize", "quantize,project"}) {
+    if (!text.empty()) break;
+    other = c;
+    other.allow = Allowed::parse(cat(place, ",", more, ",", c.allow)).str();
+    std::string what = cat(policy ? "--preset auto " : "", "--allow ", other.allow);
+    if (dtype_of(c.dtype) == at::kFloat) what += cat(" --dtype ", other.dtype = "bfloat16");
+    std::vector<TrainConfig> sizes = {other};
+    const auto add_halved = [&](int64_t TrainConfig::*member, int64_t least) {
+      const std::vector<TrainConfig> smaller = halved(sizes.back(), member, least);
+      sizes.insert(sizes.end(), smaller.begin(), smaller.end());
+    };
+    add_halved(&TrainConfig::per_device_train_batch_size, 1);
+    add_halved(&TrainConfig::block_size, 32);
+    const auto too_much = [&](const TrainConfig& size) {
+      return peak_of(size, nullptr).value_or(bytes + 1) > bytes;
+    };
+    if (too_much(sizes.back())) continue;
+    const auto first = std::ranges::partition_point(sizes, too_much);
+    if (first->per_device_train_batch_size != c.per_device_train_batch_size)
+      what += cat(" --per_device_train_batch_size ", first->per_device_train_batch_size);
+    if (first->block_size != c.block_size) what += cat(" --block_size ", first->block_size);
+    offer(what, *first, nullptr);
+  }
   return text;
+}
+
+// "; --preset tiled (1.2 GiB)": the fastest preset without loss with which a step takes no more
+// than so many bytes; empty where none is.
+std::string Plans::lossless_preset(int64_t bytes) const {
+  for (const char* const preset : {"exact", "recompute", "tiled"}) {
+    try {
+      const int64_t peak = plan(Policy::preset(preset)).reserved;
+      if (peak <= bytes) return cat("; --preset ", preset, " (", format_bytes(peak), ")");
+    } catch (const InputError&) {  // it is for networks of another kind
+    }
+  }
+  return "";
 }
 
 std::string Plans::settings_that_fit(const Policy& policy, int64_t bytes) const {
   try {
     if (config_->preset != "auto" && has_segments() && search(any_speed())->least_peak() <= bytes) {
-      return cat("--preset auto --budget ", bytes, "B");
+      return cat("--preset auto --budget ", bytes, "B", lossless_preset(bytes));
     }
   } catch (const InputError&) {  // this network has no policy with what is allowed
   }

@@ -63,6 +63,56 @@ TEST(Plans, LargestBatchWhereOneSampleIsRefused) {
               HasSubstr("not even a batch of 2 images fits"));
 }
 
+// A language model, to be planned without data.
+TrainConfig planned_model(const fs::path& folder) {
+  TrainConfig c;
+  c.model = "llama-60m";
+  c.device = "cpu";
+  c.cache_dir = (folder / "cache").string();
+  return without_data(c);
+}
+
+// A preset that fits is offered beside the search; one that is no use is not.
+TEST(Plans, OfferPresetsBesideTheSearch) {
+  const TemporaryFolder folder;
+  TrainConfig c = planned_model(folder.path());
+  c.block_size = 16384;
+  c.per_device_train_batch_size = 1;
+  c.preset = "exact";
+  const Task task = opened(c);
+  const Plans plans(c, task, c10::kCPU);
+  const auto bytes = [&](const char* preset) {
+    return plans.plan(Policy::preset(preset)).reserved;
+  };
+  ASSERT_LT(bytes("tiled"), bytes("recompute"));
+  const Policy exact = Policy::preset("exact");
+  const std::string both = plans.settings_that_fit(exact, bytes("tiled"));
+  EXPECT_THAT(both,
+              HasSubstr(cat("--preset auto --budget ", bytes("tiled"), "B; --preset tiled (")));
+  EXPECT_THAT(plans.settings_that_fit(exact, bytes("recompute")),
+              HasSubstr("; --preset recompute ("));
+}
+
+// A budget under which no single setting fits.
+TEST(Plans, OfferSettingsTogetherWhereNoneIsEnough) {
+  const TemporaryFolder folder;
+  TrainConfig c = planned_model(folder.path());
+  c.block_size = 2048;
+  c.per_device_train_batch_size = 4;
+  c.preset = "auto";
+  const Task task = opened(c);
+  TrainConfig less = c;
+  less.per_device_train_batch_size = 1;
+  less.block_size = 64;
+  less.dtype = "bfloat16";
+  less.allow = "quantize,disk";
+  const Plans least(less, task, c10::kCPU);
+  const int64_t fits = least.search(least.speed())->least_peak();
+  const std::string other =
+      Plans(c, task, c10::kCPU).settings_that_fit(Policy::preset("off"), fits);
+  EXPECT_THAT(other, HasSubstr(" --dtype bfloat16 --per_device_train_batch_size 1 --block_size "));
+}
+
 // Blocks longer than any sample change nothing: the halves of these below do.
 TEST(Plans, OfferBlocksThatAreShorterThanTheSamples) {
   const TemporaryFolder folder;
