@@ -195,9 +195,9 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
         [longest](const TrainConfig& of) { return std::min(longest, of.block_size); }, ranges);
   }
   if (!packing) {
-    task.data_text = cat(format_count(task.train->size()), pairs ? " pairs of " : " prompts with ",
-                         pairs ? "answers" : "completions", " of up to ", longest, " tokens",
-                         pairs ? " both" : "");
+    task.data_text =
+        cat(format_count(task.train->size()), pairs ? " pairs" : " prompts with completions",
+            " of up to ", longest, " tokens");
   }
   task.data_text += held_out_text(task);
   return task;

@@ -64,14 +64,15 @@ class Preferences(InFolder):
         rows = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
         return [row["loss"] for row in rows if "loss" in row]
 
-    def trl(self, rows=PAIRS, model=None, **settings):
-        """The losses of TRL's steps over all pairs, and its evaluation after them."""
+    def trl(self, rows=PAIRS, model=None, rate=RATE, **settings):
+        """The losses of TRL's steps over all pairs, and its evaluation after them; the reference is the start."""
         network = model or transformers.AutoModelForCausalLM.from_pretrained(self.start)
+        reference = transformers.AutoModelForCausalLM.from_pretrained(self.start)
         args = trl.DPOConfig(
-            output_dir=self.folder / "trl", per_device_train_batch_size=8, per_device_eval_batch_size=8, max_steps=STEPS, logging_steps=1, learning_rate=RATE,
+            output_dir=self.folder / "trl", per_device_train_batch_size=8, per_device_eval_batch_size=8, max_steps=STEPS, logging_steps=1, learning_rate=rate,
             lr_scheduler_type="constant", warmup_steps=0, weight_decay=0, max_grad_norm=0, max_length=65, report_to=[], use_cpu=True,
             bf16=False, gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", **settings)  # fmt: skip
-        trainer = trl.DPOTrainer(network, args=args, train_dataset=datasets.Dataset.from_list(rows),
+        trainer = trl.DPOTrainer(network, reference, args=args, train_dataset=datasets.Dataset.from_list(rows),
                                  eval_dataset=datasets.Dataset.from_list(rows), processing_class=self.tokenizer)  # fmt: skip
         trainer.train()
         said = trainer.evaluate()
@@ -89,7 +90,7 @@ class Preferences(InFolder):
     def test_losses_and_rewards_are_those_of_trl(self):
         for more, settings in (
             ([], {}),
-            (["--beta=0.4", "--label_smoothing_factor=0.2"], {"beta": 0.4, "label_smoothing": 0.2}),
+            (["--beta=0.4", "--preset=recompute"], {"beta": 0.4}),
             (["--loss_type=hinge"], {"loss_type": "hinge"}),
             (["--loss_type=ipo", "--preset=off"], {"loss_type": "ipo"}),
         ):
@@ -98,6 +99,56 @@ class Preferences(InFolder):
                 losses, said = self.trl(**settings)
                 self.assertLess(losses[-1], losses[0])
                 self.check("out", losses, said)
+
+    def test_chats_of_a_prepared_folder(self):
+        """The answers' last turns, which TRL learns with the line's end behind them: this template has none."""
+        template = TEMPLATE.replace("'<|im_end|>\n'", "'<|im_end|>'")
+        self.tokenizer.chat_template = template
+        self.tokenizer.save_pretrained(self.start)
+        turn = lambda role, text: [{"role": role, "content": text}]  # noqa: E731
+        rows = [
+            {"prompt": turn("system", "Add.") + turn("user", row["prompt"]), "chosen": turn("assistant", row["chosen"]), "rejected": turn("assistant", row["rejected"])}
+            for row in PAIRS
+        ]
+        command = [sys.executable, SOURCE / "python/compact/prepare", "--data", self.write("chats.jsonl", rows), "--tokenizer", self.start,
+                   "--output", self.folder / "made"]  # fmt: skip
+        done = subprocess.run([str(c) for c in command], env=environment() | {"HF_DATASETS_CACHE": str(self.folder / "cache")}, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--task preference", done.stdout)
+        made = self.folder / "made"
+        self.train("out", f"--train_file={made}", f"--validation_file={made}")
+        self.check("out", *self.trl(rows))
+
+    def test_adapters_begin_at_their_base(self):
+        """LoRA: the reference is the model without adapters. peft loads them; TRL's loss of that model is ours."""
+        self.train("out", "--use_peft=true", "--lora_r=4", "--learning_rate=2e-2")
+        losses = self.losses("out")
+        self.assertAlmostEqual(losses[0], 0.693147, delta=1e-5)
+        self.assertLess(losses[-1], 0.5)
+        whole = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(self.start), self.folder / "out", is_trainable=True)
+        said = self.trl(model=whole, rate=0)[1]
+        results = json.loads((self.folder / "out/all_results.json").read_text())
+        self.assertAlmostEqual(results["eval_loss"], said["eval_loss"], delta=1e-4)
+        self.assertAlmostEqual(results["eval_margin"], said["eval_rewards/margins"], delta=1e-3)
+        coded = self.train("coded", "--use_peft=true", "--load_in_4bit=true")
+        self.assertIn("reference  ", coded)
+
+    def test_plans_without_data_and_under_a_budget(self):
+        done = run("plan", "--task=preference", f"--model_name_or_path={self.start}", "--block_size=32", "--preset=exact", "--device=cpu")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run("train", *self.flags("auto", "--preset=auto", "--budget=8MiB")[1:])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, "as planned|less than planned for the longest")
+
+    def test_two_ranks_score_and_train_as_one(self):
+        self.train("one")
+        flags = self.flags("two", "--per_device_train_batch_size=4", "--zero=2")[1:]
+        for code, _, errors in Ranks(flags).finish():
+            self.assertEqual(code, 0, errors)
+        for step, (one, two) in enumerate(zip(self.losses("one"), self.losses("two"), strict=True)):
+            self.assertAlmostEqual(one, two, delta=1e-5, msg=f"step {step}")
+        ends = [json.loads((self.folder / out / "all_results.json").read_text())["eval_margin"] for out in ("one", "two")]
+        self.assertAlmostEqual(*ends, delta=1e-4)
 
 
 if __name__ == "__main__":
