@@ -61,7 +61,7 @@ struct Score {
           in_five = -1;  // targets whose class came first; came among the first five, -1 where
                          // there are not more classes
   at::Tensor predicted;  // where logits are made: f32 [samples], the first class or the value
-  // Of preferences, f64 [pairs, 2]: log probabilities of chosen and rejected answers, and their
+  // For preferences, f64 [pairs, 2]: log probabilities of chosen and rejected answers, and their
   // rewards, what they have gained beside the reference times beta. `correct` counts pairs whose
   // chosen answer has the higher one.
   at::Tensor log_probs, rewards;

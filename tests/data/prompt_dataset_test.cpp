@@ -284,7 +284,7 @@ TEST_F(Prompts, OfPairsAreCutAndDroppedTogether) {
               HasSubstr("no column `chosen`"));
 }
 
-// Of prompt and answer one token may be made; it is the answer's in both, so that both follow the
+// One token may be made of prompt and answer; it is the answer's in both, so that both follow the
 // same prompt.
 TEST_F(Prompts, OfPairsAreTheSameTokens) {
   PromptOptions options = pair_options(20);

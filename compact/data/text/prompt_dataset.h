@@ -77,7 +77,8 @@ class PromptDataset final : public Dataset {
   int64_t inputs() const { return inputs_; }  // of all samples
   // The share of an epoch's tokens that are padding, in batches of so many rows.
   double padding_share(int64_t batch) const;
-  // Of pairs: f64 [size(), 2] on the CPU, of the chosen and the rejected answers; zeros until then.
+  // For pairs: f64 [size(), 2] on the CPU, of the chosen and the rejected answers; zeros until
+  // then.
   void set_reference(const at::Tensor& log_probs);
 
  private:

@@ -31,7 +31,7 @@ class TokenFile:
     """Appears whole at finish(). Goes on after the first `count` ids of what an earlier one left."""
 
     def __init__(self, path, vocabulary, end, files_hash, name, version, count=0):
-        self._path, self._version, self._samples, self._spec = path, version, version > 1, name.encode()
+        self._path, self._layout, self._samples, self._spec = path, version, version > 1, name.encode()
         self._numbers = [vocabulary, end, files_hash]
         self._type = "<u4" if self._samples or vocabulary > 1 << 16 else "<u2"
         self._sum, self.count = xxhash.xxh3_64(), count
@@ -62,7 +62,7 @@ class TokenFile:
 
     def finish(self):
         vocabulary, end, files_hash = self._numbers
-        fixed = (self._version, int(self._type[2]), self.count, vocabulary, end, files_hash, self._sum.intdigest(), len(self._spec))
+        fixed = (self._layout, int(self._type[2]), self.count, vocabulary, end, files_hash, self._sum.intdigest(), len(self._spec))
         header = b"CompActT" + struct.pack("<IIQQQQQII", *fixed, 0) + self._spec
         header = bytearray(header.ljust(self._size(), b"\0"))
         struct.pack_into("<I", header, 60, xxhash.xxh3_64_intdigest(bytes(header)) & 0xFFFFFFFF)

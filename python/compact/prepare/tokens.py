@@ -156,7 +156,7 @@ def begin_together(samples):
 
 
 def cut(samples, longest, how, begin):
-    """What a row has, ids and which are learnt, with at most `longest` tokens, as the program cuts them, where the two
+    """A row's samples, ids and which are learnt, with at most `longest` tokens, as the program cuts them, where the two
     of a pair keep one prompt; what happened: "", "cut" or "dropped"."""
     over = max(len(ids) for ids, _ in samples) - longest if longest else 0
     if over > 0 and how == "start":

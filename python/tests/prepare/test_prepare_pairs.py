@@ -68,7 +68,7 @@ def test_texts_are_those_of_trl(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_chats_are_those_of_trl_to_the_end_of_the_turn(name, tmp_path):
-    """What a template puts behind the turn's end is learnt by TRL alone, as turns of others within the answer are."""
+    """TRL alone learns the text that a template puts behind the turn's end, as turns of others within the answer are."""
     read = tokenizer(tmp_path / "tok", TEMPLATES[name])
     end = read.convert_tokens_to_ids(ENDS.get(name, "<|im_end|>"))
     want = []
