@@ -122,7 +122,7 @@ TEST(Options, OfOtherTasksAreSaidToTakeNoEffect) {
   c.task = "image-classification";
   EXPECT_THAT(ignored_options(c),
               ::testing::ElementsAre("--block_size takes no effect: it is for language-modeling, "
-                                     "prompt-completion"));
+                                     "prompt-completion, preference"));
 }
 
 TEST(Options, OfOtherValuesAreSaidToTakeNoEffect) {

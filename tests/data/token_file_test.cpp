@@ -165,9 +165,9 @@ TEST(TokenFile, ForgedHeadersAreRefused) {
   EXPECT_THAT(fails([](Info i) { i.vocabulary = -1; }), HasSubstr("vocabulary must be in"));
   EXPECT_THAT(fails([](Info i) { i.end_of_text = 10; }), HasSubstr("end of text must be below"));
   std::string other_version = forged(good, ids);
-  other_version[8] = 3;
+  other_version[8] = 4;
   EXPECT_THAT(one_line_error_of([&] { opens(other_version); }),
-              HasSubstr("version must be 1 or 2, is 3"));
+              HasSubstr("version must be from 1 to 3, is 4"));
   EXPECT_THAT(fails([](Info i) { i.samples = true; }), HasSubstr("bytes per id must be 4, is 2"));
   EXPECT_THAT(fails([](Info i) { i.samples = true, i.width = 4, i.count = 2, i.vocabulary = -1; }),
               HasSubstr("vocabulary must be in [1, 1073741824]"));
