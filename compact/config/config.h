@@ -21,7 +21,7 @@ struct TrainConfig {
   // Adapters
   bool use_peft = false;
   int64_t lora_r = 16;
-  double lora_alpha = 32, lora_dropout = -1;  // negative: the task's usual
+  double lora_alpha = 32, lora_dropout = 0.05;
   std::vector<std::string> lora_target_modules = {"all-linear"};
   bool use_rslora = false;
   bool load_in_4bit = false, use_bnb_nested_quant = false;

@@ -15,6 +15,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/cpu/bf16_products.h"
 
 namespace compact {
@@ -100,11 +101,12 @@ SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
   sizes[0] = are_maps(s) ? 2 : 1;
   const bool tokens = sizes.size() == 3;
   if (tokens) sizes[1] = std::min(sizes[1], kTimedTokens);
+  // Ranges are those of the whole batch: here each row is one sequence, as long as the longest.
+  if (s.pass.ranges.defined()) sizes[1] = std::min(sizes[1], longest_range(s.pass.ranges));
   const at::Tensor x = at::empty(sizes, s.input.options());
   const auto table = [&](const at::Tensor& t) {  // of a sequence, or of the whole batch
     return t.defined() ? t.narrow(0, 0, std::min(t.size(0), sizes[1])) : t;
   };
-  // Ranges are those of the whole batch: here each row is one sequence.
   SegmentPass pass{.training = s.pass.training,
                    .noise = s.pass.noise,
                    .cos = table(s.pass.cos),

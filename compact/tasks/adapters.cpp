@@ -23,8 +23,10 @@ bool all_linear(const TrainConfig& c) {
 
 Lora lora_of(const TrainConfig& c) {
   if (!c.use_peft) return {};
-  Lora lora = {
-      .rank = c.lora_r, .alpha = c.lora_alpha, .dropout = c.lora_dropout, .rslora = c.use_rslora};
+  Lora lora = {.rank = c.lora_r,
+               .alpha = c.lora_alpha,
+               .dropout = has_no_dropout(c) ? 0 : c.lora_dropout,
+               .rslora = c.use_rslora};
   if (!all_linear(c)) lora.targets = c.lora_target_modules;
   return lora;
 }
@@ -59,7 +61,7 @@ nlohmann::json adapter_config(const TrainConfig& c) {
                            {"base_model_name_or_path", nullptr},
                            {"r", c.lora_r},
                            {"lora_alpha", c.lora_alpha},
-                           {"lora_dropout", c.lora_dropout},
+                           {"lora_dropout", lora_of(c).dropout},
                            {"use_rslora", c.use_rslora},
                            {"target_modules", c.lora_target_modules},
                            {"bias", "none"},

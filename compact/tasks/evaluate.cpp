@@ -41,7 +41,7 @@ std::optional<std::pair<std::string, std::string>> f1_class(const std::string& p
 std::vector<std::string> eval_figures(const Task& task) {
   std::vector<std::string> all = {"loss"};
   if (!task.pairs.empty()) {
-    all.insert(all.end(), {"accuracy", "reward_chosen", "reward_rejected", "margin"});
+    all.insert(all.end(), {"accuracy", "margin", "reward_chosen"});
   } else if (task.attention.head_dim > 0) {
     all.emplace_back("perplexity");
   } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
@@ -70,11 +70,8 @@ Evaluation evaluate(const TrainConfig& config, Console* console) {
   TrainedModel model = open_trained_model(config);
   const TrainConfig& c = model.config;
   if (!model.task.pairs.empty() && c.reference != "none") {
-    COMPACT_CHECK(
-        c.reference != "start",
-        "pairs are evaluated beside a reference: --reference DIR, the model that training "
-        "started from, or none");
-    const auto reference = reference_model(c, model.task, model.network->device(), model.warnings);
+    const auto reference =
+        reference_of_run(c, model.task, model.network->device(), model.warnings);
     const auto progress = [&](int64_t done, int64_t total) {
       if (console) console->bar(done, total, "pairs scored");
     };

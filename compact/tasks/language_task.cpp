@@ -60,6 +60,14 @@ ModelShape set_language_model(const TrainConfig& c, const Opening& opening,
   shape = model->shape();
   check_length("--block_size", c.block_size, shape);
   set_model(c, *model, task);
+  if (has_no_dropout(c)) {
+    nlohmann::json config = std::move(task.config);  // for tuning it further
+    ModelShape without = shape;
+    without.dropout = 0;
+    model->fit(without);
+    set_model(c, *model, task);
+    task.config = std::move(config);
+  }
   task.attention = shape.attention;
   if (tokenizer) set_tokenizer(c, opening, *tokenizer, task, warnings);
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),

@@ -77,13 +77,13 @@ LoadedWeights load(Network& model, const std::string& folder, const std::optiona
 
 }  // namespace
 
-void check_model_folder(const std::string& folder) {
+void check_model_folder(const std::string& folder, const std::string& option) {
   std::error_code ignored;
-  COMPACT_CHECK(std::filesystem::exists(folder, ignored), "--model_name_or_path ", folder,
+  COMPACT_CHECK(std::filesystem::exists(folder, ignored), option, " ", folder,
                 ": there is no such folder; models are not downloaded, and those of `compact list "
                 "models` are for --model");
   COMPACT_CHECK(!is_folder(folder) || std::filesystem::exists(folder + "/config.json", ignored),
-                "--model_name_or_path ", folder,
+                option, " ", folder,
                 std::filesystem::exists(folder + "/" + kAdapterConfig, ignored)
                     ? ": has adapters, but not config.json of their model: `compact merge` makes a "
                       "model of them"
@@ -139,6 +139,10 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
   return load(model, folder, std::nullopt);
 }
 
+LoadedWeights load_base_weights(Network& model, const std::string& folder) {
+  return load(model, base_of(folder, AdapterFolder(folder)), read_in_nf4(folder));
+}
+
 namespace {
 
 LoadedWeights load(Network& model, const std::string& folder, const std::optional<ReadInNf4>& how) {
@@ -149,7 +153,7 @@ LoadedWeights load(Network& model, const std::string& folder, const std::optiona
     AdapterFolder adapters(folder);
     const std::string base = base_of(folder, adapters);
     adapters.refuse_merged(read_json(base + "/config.json"), base + "/config.json");
-    LoadedWeights loaded = load(model, base, read_in_nf4(folder));
+    LoadedWeights loaded = load_base_weights(model, folder);
     for (const auto& [name, tensor] : model.named_tensors()) adapters.add(name, tensor);
     adapters.check_all_added();
     return loaded;

@@ -10,8 +10,9 @@
 
 namespace compact {
 
-// Throws InputError where --model_name_or_path does not exist, or is a folder without config.json.
-void check_model_folder(const std::string& folder);
+// Throws InputError where the folder that an option names does not exist, or has no config.json.
+void check_model_folder(const std::string& folder,
+                        const std::string& option = "--model_name_or_path");
 
 struct LoadedWeights {
   std::vector<std::string> fresh;     // tensors that the folder lacks and that may be new
@@ -30,5 +31,7 @@ void refuse_other_weights(const std::string& folder);
 // InputError on a file with a wrong checksum, on a tensor that has another shape, or is missing and
 // may not be new, and where whole weights lie beside adapters.
 LoadedWeights load_weights(Network& model, const std::string& folder);
+// The same of a folder of adapters, but without these: the base, as it was beside them.
+LoadedWeights load_base_weights(Network& model, const std::string& folder);
 
 }  // namespace compact

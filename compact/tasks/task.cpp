@@ -9,6 +9,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/base/text.h"
+#include "compact/config/other_names.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/range_attention.h"
@@ -34,8 +35,11 @@ std::vector<std::pair<std::string, const Dataset*>> Task::held_out() const {
 }
 
 const TaskInfo& task_named(std::string_view name) {
-  return named(tasks(), name, "--task: no such task");
+  const std::string here = name_here(cat("task ", name));
+  return named(tasks(), name, cat("--task: no such task", here.empty() ? "" : " (" + here + ")"));
 }
+
+bool has_no_dropout(const TrainConfig& c) { return c.task == preference.name; }
 
 TrainConfig for_task(TrainConfig c) {
   const TaskInfo& task = task_named(c.task);
@@ -49,9 +53,6 @@ TrainConfig for_task(TrainConfig c) {
     c.learning_rate = !tunes || c.optim == "sgd" ? 1e-3 : c.use_peft ? 1e-4 : 5e-5;
     if (pairs && tunes) c.learning_rate /= c.use_peft ? 10 : 50;
   }
-  // A reference has no dropout, and what a model gains on it is what pairs train.
-  if (c.dropout < 0 && pairs) c.dropout = 0;
-  if (c.use_peft && c.lora_dropout < 0) c.lora_dropout = pairs ? 0 : 0.05;
   if (c.warmup_steps < 0) c.warmup_steps = tunes && !given ? 0.1 : 0;
   return c;
 }

@@ -91,6 +91,10 @@ TrainConfig without_data(TrainConfig config);
 // The task of a model folder, by its config.json.
 const TaskInfo& task_of_folder(const std::string& folder);
 
+// Whether models train without the dropout that they have: rewards are gains on a reference, which
+// has none.
+bool has_no_dropout(const TrainConfig& config);
+
 extern const TaskInfo language_modeling, image_classification, node_classification,
     graph_classification, text_classification, glue, prompt_completion, preference;
 

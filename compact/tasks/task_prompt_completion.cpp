@@ -13,7 +13,7 @@
 #include "compact/data/samples/split.h"
 #include "compact/data/text/prepare.h"
 #include "compact/data/text/prompt_dataset.h"
-#include "compact/ops/functions/preference_loss.h"
+#include "compact/ops/functions/range_attention.h"
 #include "compact/tasks/language_task.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/setup.h"
@@ -38,7 +38,7 @@ void check_preference(const TrainConfig& c) {
   COMPACT_CHECK(c.loss_type == "sigmoid" || c.label_smoothing_factor == 0,
                 "--label_smoothing_factor is for --loss_type sigmoid, not ", c.loss_type);
   if (c.reference == "start" || c.reference == "none") return;
-  check_model_folder(c.reference);
+  check_model_folder(c.reference, "--reference");
   COMPACT_CHECK(has_weights(c.reference),
                 "--reference must be start, none or a folder with weights; ", c.reference,
                 " has none");
@@ -89,24 +89,21 @@ std::string packed_text(const PromptDataset& packed, const PromptDataset& unpack
              format_count(cut), " cut");
 }
 
-// Rows of a pair each, the longest sample first.
-MakeRanges ranges_of_pairs(int64_t longest, int64_t of_both) {
-  return [=](int64_t batch, int64_t length) {
+// Rows of a pair each, the longest sample first, as the block size cuts them.
+Task::MakeInputs rows_of_pairs(int64_t longest, int64_t of_both, const Padding& padding) {
+  return [=](const TrainConfig& of, at::Device device, int64_t batch) {
+    const int64_t block = of.block_size, end = std::min(of_both, 2 * block),
+                  first = std::min({longest, block, end - 1});
     std::vector<std::array<int64_t, 3>> ranges;
-    const int64_t end = std::min(of_both, length), first = std::min(longest, end - 1);
     for (int64_t row = 0; row < batch; ++row) {
       ranges.insert(ranges.end(), {{row, 0, first}, {row, first, end}});
     }
-    return ranges;
-  };
-}
-
-// With reference log probabilities beside the ids.
-Task::MakeInputs with_reference(Task::MakeInputs ids) {
-  return [ids = std::move(ids)](const TrainConfig& of, at::Device device, int64_t batch) {
-    StepInputs inputs = ids(of, device, batch);
-    inputs.inputs.push_back(at::zeros({batch, 2}, at::TensorOptions(device).dtype(at::kDouble)));
-    return inputs;
+    const auto ids = at::TensorOptions(device).dtype(at::kLong);
+    const std::vector<int64_t> sizes = {batch, std::max(end, padding.length_for(end))};
+    return StepInputs{{at::ones(sizes, ids), at::zeros({batch, 2}, ids.dtype(at::kDouble))},
+                      at::ones(sizes, ids),
+                      0,
+                      ranges_tensor(std::move(ranges))};
   };
 }
 
@@ -121,12 +118,11 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   const ModelShape model = set_language_model(c, opening, tokenizer.get(), task, warnings);
-  const auto set_pairs = [&](int64_t longest, int64_t of_both, int64_t row) {
-    task.inputs = with_reference(
-        ids_of([row](const TrainConfig& of) { return std::min(row, 2 * of.block_size); },
-               ranges_of_pairs(longest, of_both)));
-  };
-  if (pairs) set_pairs(c.block_size, 2 * c.block_size, 2 * c.block_size);
+  if (pairs && (c.model_name_or_path.empty() || !has_weights(c.model_name_or_path))) {
+    warnings.push_back(
+        "the model is new: preferences are for one that can answer, as of --task prompt-completion");
+  }
+  if (pairs) task.inputs = rows_of_pairs(c.block_size, 2 * c.block_size, {.multiple = 1});
   if (packing) {
     task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; },
                          [](int64_t batch, int64_t length) {
@@ -175,7 +171,7 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
   const auto part_of_it = [&](std::vector<int64_t> chosen, bool trains) {
     if (trains && pairs) {
       auto part = part_of(samples, std::move(chosen));
-      set_pairs(part->longest_sample(), part->longest_inputs(), part->longest_row());
+      task.inputs = rows_of_pairs(part->longest_sample(), part->longest_inputs(), padding);
       return part;
     }
     if (!trains || !packing) return part_of(samples, std::move(chosen));

@@ -54,6 +54,21 @@ void take_columns(const std::string& train_config, TrainConfig& c) {
   }
 }
 
+// The settings of pairs that the run had, unless others are given.
+void take_loss(const std::string& train_config, TrainConfig& c) {
+  const nlohmann::json json = read_json(train_config);
+  for (const char* const name :
+       {"beta", "loss_type", "label_smoothing_factor", "block_size", "truncation"}) {
+    if (!json.is_object() || !json.contains(name) ||
+        is_given(c, named(config_options(), name, "option"))) {
+      continue;
+    }
+    const nlohmann::json& value = json[name];
+    set_option(c, name, {value.is_string() ? value.get<std::string>() : value.dump()},
+               train_config);
+  }
+}
+
 bool is_table_name(const std::string& path) {
   const std::string_view name = without_compression(path);
   return name.ends_with(".jsonl") || name.ends_with(".csv") || name.ends_with(".tsv");
@@ -103,6 +118,9 @@ TrainedModel open_trained_model(TrainConfig c) {
       (&info == &prompt_completion || &info == &preference || &info == &text_classification ||
        &info == &language_modeling)) {
     take_columns(run, c);
+  }
+  if (&info == &preference && is_file(run) && task_of_run(run) == preference.name) {
+    take_loss(run, c);
   }
   c.model.clear();
   c.train_file.clear();

@@ -14,6 +14,7 @@
 #include "compact/io/checksum.h"
 #include "compact/plan/gpu_card.h"
 #include "compact/plan/train_step.h"
+#include "compact/tasks/adapters.h"
 #include "compact/tasks/setup.h"
 #include "compact/train/speed_file.h"
 
@@ -31,7 +32,7 @@ std::string timing_key(const TrainConfig& c, const Task& task) {
   std::string text = cat(task.inputs(c, at::kMeta, 1).inputs[0].sizes(), model.dump());
   for (const auto& [name, t] : network->named_tensors()) text += cat(" ", name, t.sizes());
   for (const auto& [name, t] : network->adapter_tensors()) text += cat(" ", name, t.sizes());
-  if (c.use_peft && c.lora_dropout > 0) text += " dropout before adapters";
+  if (lora_of(c).dropout > 0) text += " dropout before adapters";
   if (const auto& nf4 = network->options().nf4) text += nf4->nested ? " nested nf4" : " nf4";
   return cat(network->options().max_length, " ", c.dtype, " ", c.matmul_precision, " ", xxh3(text));
 }

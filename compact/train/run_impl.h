@@ -30,6 +30,12 @@
 
 namespace compact {
 
+// Thrown before the first step where a signal asks the run to stop.
+struct StoppedEarly {
+  int exit_code;
+  std::string line;
+};
+
 class Run {
  public:
   Run(const TrainConfig& config, Console& console, const TrainHooks& hooks,
@@ -51,8 +57,8 @@ class Run {
   void open_data();
   void restore(const std::string& checkpoint);
   void make_plan(bool resumed);
-  void make_model();
-  void score_pairs(const Network& reference);
+  void make_model(const std::string& checkpoint);
+  void score_pairs(const Network& reference, const std::string& checkpoint);
   void resume(const std::string& checkpoint);
   void describe();
   void choose_bits();

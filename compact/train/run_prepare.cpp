@@ -3,8 +3,11 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <csignal>
+
 #include "compact/base/check.h"
 #include "compact/base/named.h"
+#include "compact/config/exit_codes.h"
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
@@ -20,6 +23,7 @@
 #include "compact/train/output_folder.h"
 #include "compact/train/ranks.h"
 #include "compact/train/run_impl.h"
+#include "compact/train/signals.h"
 
 namespace compact {
 namespace {
@@ -52,7 +56,7 @@ void Run::prepare() {
   open_data();
   restore(checkpoint);
   if (!plan_) make_plan(/*resumed=*/!checkpoint.empty());
-  make_model();
+  make_model(checkpoint);
   take_over_base(s_, *model_, checkpoint);
   if (!checkpoint.empty()) resume(checkpoint);
   check_same(group_, "machine or path of products",
@@ -168,15 +172,15 @@ void Run::make_plan(bool resumed) {
   plan_.emplace(c_, task_, device_, policy_, kOfRank0, place);
 }
 
-void Run::make_model() {
+void Run::make_model(const std::string& checkpoint) {
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   workspace_bytes_ = make_workspaces(device_);
   if (const auto reference = reference_model(c_, task_, device_, warnings_))
-    score_pairs(*reference);
+    score_pairs(*reference, checkpoint);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
-  if (c_.reference == "start") score_pairs(*model_);
+  if (c_.reference == "start") score_pairs(*model_, checkpoint);
   optimizer_ =
       std::make_unique<Optimizer>(model_->trained(), optimizer_options(c_, policy_, shared_));
   if (graph_) StepGraph::check(c_, group_.size(), task_, policy_, *optimizer_);
@@ -185,16 +189,30 @@ void Run::make_model() {
   bits_.emplace(c_, policy_);
 }
 
-// Evaluations and training compare with what `reference` says of the task's pairs.
-void Run::score_pairs(const Network& reference) {
+// Training and evaluations compare with what `reference` says of the task's pairs.
+void Run::score_pairs(const Network& reference, const std::string& checkpoint) {
   if (task_.pairs.empty()) return;
+  take_over_reference(s_, reference, checkpoint);
   const Clock::time_point started = Clock::now();
+  // The step behind those that are measured is looked at, too.
+  const int64_t steps =
+      measures() ? std::min(c_.measure_steps + 1, total_steps_) : total_steps_;
   const int64_t pairs = set_references(
-      c_, task_, reference, total_steps_ * samples_of_step(c_, group_.size()),
-      [&](int64_t done, int64_t total) { console_.bar(done, total, "pairs scored"); }, group_);
-  console_.line(
-      cat("reference  ", format_count(pairs), " pairs scored in ",
-          formatted("%.1f s", std::chrono::duration<double>(Clock::now() - started).count())));
+      c_, task_, reference, steps * samples_of_step(c_, group_.size()),
+      [&](int64_t done, int64_t total) {
+        console_.bar(done, total, "pairs scored by the reference");
+        if (SignalScope::count() == 0) return;
+        throw StoppedEarly{SignalScope::signal() == SIGINT ? kExitInterrupt : kExitTerminate,
+                           cat("stopped while the reference scored pairs (", format_count(done),
+                               " of ", format_count(total), "): nothing is kept")};
+      },
+      group_);
+  const std::chrono::duration<double> took = Clock::now() - started;
+  const bool start = c_.reference == "start";
+  console_.line(cat("scored   ", format_count(pairs), " pairs by ",
+                    start ? "the model that training starts from" : c_.reference,
+                    formatted(" in %.1f s", took.count()), "; loss ", c_.loss_type, ", beta ",
+                    c_.beta));
 }
 
 void Run::resume(const std::string& checkpoint) {

@@ -215,13 +215,28 @@ std::string digest_of(const at::Tensor& tensor) {
   return xxh3({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
 }
 
-void take_over_base(RunState& s, const Network& model, const std::string& checkpoint) {
-  if (model.adapter_tensors().empty()) return;
+namespace {
+
+std::string digest_of_weights(const Network& model) {
   std::string digests;
   for (const auto& [name, tensor] : model.named_tensors()) {
     for (const at::Tensor& t : model.held(tensor)) digests += digest_of(t) + "\n";
   }
-  const std::string before = std::exchange(s.base, xxh3(digests));
+  return xxh3(digests);
+}
+
+}  // namespace
+
+void take_over_reference(RunState& s, const Network& reference, const std::string& checkpoint) {
+  const std::string before = std::exchange(s.reference, digest_of_weights(reference));
+  COMPACT_CHECK(checkpoint.empty() || before == s.reference,
+                "the reference has other weights than that of ", checkpoint,
+                ": --model_name_or_path and --reference must name what the run began with");
+}
+
+void take_over_base(RunState& s, const Network& model, const std::string& checkpoint) {
+  if (model.adapter_tensors().empty()) return;
+  const std::string before = std::exchange(s.base, digest_of_weights(model));
   COMPACT_CHECK(checkpoint.empty() || before == s.base,
                 "the weights of --model_name_or_path are not those beside which the adapters of ",
                 checkpoint, " were trained");

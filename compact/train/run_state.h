@@ -52,6 +52,8 @@ std::string digest_of(const at::Tensor& tensor);
 // Throws InputError where adapters would go on with other base weights than those of `state`, and
 // notes in `state` which they are.
 void take_over_base(RunState& state, const Network& model, const std::string& checkpoint);
+// The same of the reference of preferences.
+void take_over_reference(RunState& state, const Network& reference, const std::string& checkpoint);
 
 // Loads weights and optimizer.
 void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer);

@@ -33,6 +33,7 @@ json run_state_to_json(const RunState& s) {
           {"matmul_path", s.matmul_path},
           {"machine", s.machine},
           {"base", s.base},
+          {"reference", s.reference},
           {"bits", s.bits},
           {"ranks", s.ranks},
           {"best_step", s.best_step},
@@ -57,6 +58,7 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     s.matmul_path = j.at("matmul_path");
     s.machine = j.value("machine", "");
     s.base = j.value("base", "");
+    s.reference = j.value("reference", "");
     s.bits = j.value("bits", "");
     if (j.contains("ranks")) s.ranks = count("ranks");
     if (j.contains("best_step")) {

@@ -24,6 +24,7 @@ struct RunState {
   std::string matmul_path;
   std::string machine;    // on which the last bits of sums depend; of its last part
   std::string base;       // a digest of what adapters are trained beside
+  std::string reference;  // the same of what pairs are compared with
   std::string bits;       // of slots that a policy leaves open, as chosen last
   int64_t ranks = 1;      // processes that it was trained by
   int64_t best_step = 0;  // whose model is kept as the best; 0: none

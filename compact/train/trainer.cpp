@@ -167,6 +167,9 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
     Run run(taken, console, hooks, group);
     try {
       return run.go();
+    } catch (const StoppedEarly& early) {
+      console.line(early.line);
+      return early.exit_code;
     } catch (const NonFiniteError& e) {
       std::string about;
       try {

@@ -284,6 +284,16 @@ TEST_F(Prompts, OfPairsAreCutAndDroppedTogether) {
               HasSubstr("no column `chosen`"));
 }
 
+TEST_F(Prompts, OfPairsDiffer) {
+  const std::string path = write_file(
+      folder / "a.jsonl", pair_line("a", "b", "c") + pair_line("a", "bcd", "bce") + pair_line("a", "b", "b"));
+  EXPECT_EQ(read_prompts(path, kBytes, pair_options(20)).size(), 2);
+  const auto cut = read_prompts(path, kBytes, pair_options(4));
+  EXPECT_EQ(cut.size(), 1);
+  EXPECT_THAT(cut.warnings, Contains(HasSubstr("2 pairs dropped: both answers are the same tokens; "
+                                               "the first is in line 2")));
+}
+
 // One token may be made of prompt and answer; it is the answer's in both, so that both follow the
 // same prompt.
 TEST_F(Prompts, OfPairsAreTheSameTokens) {

@@ -39,7 +39,7 @@ TEST(Preference, StepsAreAsPlannedUnderEveryPreset) {
     const std::string text = ran(c);
     EXPECT_THAT(text, HasSubstr(": as planned")) << text;
     EXPECT_THAT(text, HasSubstr("2 steps (0.5 epochs) of 4 x 2 pairs"));
-    EXPECT_THAT(text, HasSubstr("reference  16 pairs scored"));
+    EXPECT_THAT(text, HasSubstr("scored   16 pairs by the model that training starts from"));
     // Before the first update the model is its reference.
     EXPECT_FLOAT_EQ(metrics_of(c.output_dir).at(0)["loss"].get<float>(), std::log(2.0F)) << preset;
   }
@@ -98,10 +98,11 @@ TEST(Preference, ReferencesAreFoldersOrTheStart) {
   c.validation_file = start.train_file;
   c.device = "cpu";
   c.max_eval_samples = 0;
-  EXPECT_THROW(evaluate(c), InputError);
+  const EvalResult own = evaluate(c).results.front().second;  // the run says where it began
   c.reference = first.output_dir;
   const EvalResult beside = evaluate(c).results.front().second;
   EXPECT_EQ(beside.targets, 40);
+  EXPECT_EQ(own.loss, beside.loss);
   EXPECT_LT(beside.loss, std::log(2.0));
   c.model_name_or_path = first.output_dir;
   c.task = "preference";
@@ -119,6 +120,96 @@ TEST(Preference, OfGpt2HasRowsBeyondItsPositions) {
   c.block_size = 20;
   EXPECT_THAT(ran(c), HasSubstr(": as planned"));
   EXPECT_FLOAT_EQ(metrics_of(c.output_dir).at(0)["loss"].get<float>(), std::log(2.0F));
+}
+
+// `auto` times segments on the CPU, and offers smaller blocks; a row is longer than a block.
+TEST(Preference, RowsBeyondABlockArePlannedWithinABudget) {
+  const TemporaryFolder folder;
+  TrainConfig c = even_pairs(folder.path(), "run");
+  c.block_size = 20;
+  c.preset = "auto";
+  c.budget = "16MiB";
+  c.cache_dir = (folder.path() / "cache").string();
+  EXPECT_THAT(ran(c), HasSubstr(": as planned"));
+}
+
+// A run that goes on compares with what it began with, and evaluations take its loss.
+TEST(Preference, KeepsItsReferenceAndItsLoss) {
+  const TemporaryFolder folder;
+  TrainConfig first = prompts(folder.path(), "first"), second = prompts(folder.path(), "second");
+  second.seed = 3;
+  ran(first), ran(second);
+  TrainConfig c = preferences(folder.path(), "run");
+  c.model.clear();
+  c.model_name_or_path = first.output_dir;
+  c.save_steps = 3;
+  c.learning_rate = 1e-3;
+  c.loss_type = "ipo";
+  c.beta = 0.4;
+  c.block_size = 21;  // cuts the longest
+  ran(c);
+  TrainConfig on = c;
+  on.max_steps = 6;
+  on.resume_from_checkpoint = c.output_dir + "/checkpoint-3";
+  on.model_name_or_path = second.output_dir;
+  std::ostringstream console;
+  EXPECT_THAT(
+      [&] { train(on, console); },
+      ::testing::ThrowsMessage<InputError>(HasSubstr("the reference has other weights than that")));
+  TrainConfig e;
+  e.task.clear();
+  e.model_name_or_path = c.output_dir;
+  e.validation_file = c.train_file;
+  e.device = "cpu";
+  e.max_eval_samples = 0;
+  const EvalResult taken = evaluate(e).results.front().second;
+  e.beta = 0.4;
+  e.loss_type = "ipo";
+  e.block_size = 21;
+  EXPECT_EQ(evaluate(e).results.front().second.loss, taken.loss);
+  e.beta = 0.2;
+  EXPECT_NE(evaluate(e).results.front().second.loss, taken.loss);
+}
+
+// What adapters stand beside is the reference of a run in codes of four bits, too.
+TEST(Preference, OfAdaptersIsEvaluatedBesideTheirBase) {
+  const TemporaryFolder folder;
+  TrainConfig first = prompts(folder.path(), "first");
+  ran(first);
+  for (const bool coded : {false, true}) {
+    TrainConfig c = preferences(folder.path(), coded ? "coded" : "whole");
+    c.model.clear();
+    c.model_name_or_path = first.output_dir;
+    c.use_peft = true;
+    c.load_in_4bit = coded;
+    c.validation_file = c.train_file;
+    c.validation_split = 0;
+    c.learning_rate = 1e-2;
+    ran(c);
+    TrainConfig e;
+    e.task.clear();
+    e.model_name_or_path = c.output_dir;
+    e.validation_file = c.train_file;
+    e.device = "cpu";
+    e.max_eval_samples = 0;
+    const EvalResult own = evaluate(e).results.front().second;
+    EXPECT_NEAR((*own.rewards)[0], results_of(c)["eval_reward_chosen"].get<double>(), 1e-4) << coded;
+    EXPECT_GT(std::abs((*own.rewards)[0]), 1e-2);
+  }
+}
+
+// A model's own dropout stays in its configuration, and plays no part in the training of pairs.
+TEST(Preference, KeepsDropoutOutOfTraining) {
+  const TemporaryFolder folder;
+  spill(folder.path() / "config.json", R"({"model_type": "gpt2", "n_embd": 32, "n_layer": 2,
+    "n_head": 4, "n_positions": 64, "vocab_size": 257})");
+  TrainConfig c = even_pairs(folder.path(), "run");
+  c.model.clear();
+  c.model_name_or_path = folder.path().string();
+  ran(c);
+  EXPECT_FLOAT_EQ(metrics_of(c.output_dir).at(0)["loss"].get<float>(), std::log(2.0F));
+  const json config = json::parse(slurp(c.output_dir + "/config.json"));
+  EXPECT_EQ(config["resid_pdrop"], 0.1);
 }
 
 TEST(Preference, RefusesByRule) {

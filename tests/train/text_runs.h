@@ -96,7 +96,7 @@ inline TrainConfig preferences(const fs::path& folder, const std::string& output
   std::string lines;
   for (int i = 0; i < 40; ++i) {
     lines += R"({"prompt": "twice )" + std::to_string(i * 37) + R"( is ", "chosen": ")" +
-             std::to_string(i * 74) + R"(", "rejected": ")" + std::to_string(i * 5) + "\"}\n";
+             std::to_string(i * 74) + R"(", "rejected": ")" + std::to_string(i * 5 + 1) + "\"}\n";
   }
   spill(folder / "pairs.jsonl", lines);
   c.task = "preference";

@@ -77,14 +77,17 @@ class Gathered {
         (over > 0 && options_.truncation == Truncation::kDrop)) {
       return count(dropped_);
     }
+    const auto kept = [&](const Encoded& s) { return std::span(s.ids).first(length_of(s)); };
+    if (both.size() == 2 && std::ranges::equal(kept(both[0]), kept(both[1]))) return count(equal_);
     if (over > 0) count(cut_);
     for (Encoded& s : both) push(s, length_of(s));
   }
 
   // `warnings` come before those of here.
   PromptSamples finish(std::vector<std::string> warnings) {
-    COMPACT_CHECK(!out_.ids.empty(), path_, ": no sample has a token of its completion within ",
-                  options_.max_length, " tokens");
+    COMPACT_CHECK(!out_.ids.empty(), path_, out_.pairs ? ": no pair has two answers with a token of their own within "
+                             : ": no sample has a token of its completion within ",
+                  options_.max_length, " tokens, prompt and end included");
     out_.warnings = std::move(warnings);
     out_.cut = cut_.count;
     using enum Truncation;
@@ -95,6 +98,7 @@ class Gathered {
          cat("dropped: ",
              options_.truncation == kDrop ? "more than" : "no token of the completion within", " ",
              options_.max_length, " tokens"));
+    warn(out_, path_, equal_, "dropped: both answers are the same tokens");
     return std::move(out_);
   }
 
@@ -125,7 +129,7 @@ class Gathered {
   const std::string& path_;
   const PromptOptions& options_;
   PromptSamples out_;
-  Counted cut_, dropped_;
+  Counted cut_, dropped_, equal_;
   size_t bytes_ = 0;
 };
 

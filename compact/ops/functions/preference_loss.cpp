@@ -3,12 +3,12 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/base/function_ref.h"
 #include "compact/base/named.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/range_attention.h"
@@ -21,31 +21,24 @@ struct PreferenceName {
   PreferenceKind kind;
 };
 
-// The ranges, as indices on a device.
-struct Sequences {
-  at::Tensor first, last;  // int64 [ranges]: of their tokens among all, and the end
-  at::Tensor of_token;     // int64 [tokens]: the number of its range; in none: how many there are
-};
-
-Sequences sequences_of(const at::Tensor& ranges, int64_t tokens, int64_t length,
-                       at::Device device) {
-  const int64_t count = ranges.size(0);
+// Calls `one` with each range's part of x [batch * length].
+void for_parts(const at::Tensor& ranges, int64_t length, const at::Tensor& x,
+               FunctionRef<void(int64_t number, const at::Tensor& part)> one) {
   const auto* const r = ranges.const_data_ptr<int64_t>();
-  std::vector<int64_t> first, last, of(static_cast<size_t>(tokens), count);
-  for (int64_t i = 0; i < count; ++i) {
-    first.push_back(r[3 * i] * length + r[3 * i + 1]);
-    last.push_back(r[3 * i] * length + r[3 * i + 2]);
-    std::fill(of.begin() + first.back(), of.begin() + last.back(), i);
+  for (int64_t i = 0; i < ranges.size(0); ++i) {
+    const auto* const place = r + 3 * i;
+    one(i, x.narrow(0, place[0] * length + place[1], place[2] - place[1]));
   }
-  const auto moved = [&](const std::vector<int64_t>& v) { return at::tensor(v).to(device); };
-  return {moved(first), moved(last), moved(of)};
 }
 
-// f64 [pairs, 2]: sums of x [tokens] over each range.
-at::Tensor sums_of(const at::Tensor& x, const Sequences& s) {
-  const at::Tensor all = x.to(at::kDouble).cumsum(0);
-  const at::Tensor before = at::cat({at::zeros({1}, all.options()), all});
-  return (before.index_select(0, s.last) - before.index_select(0, s.first)).view({-1, 2});
+// f64 [pairs, 2]: sums of x [batch * length] over each range, one by one: in a fixed order on any
+// device, and what is not finite in one is in no other.
+at::Tensor sums_of(const at::Tensor& x, const at::Tensor& ranges, int64_t length) {
+  std::vector<at::Tensor> sums;
+  for_parts(ranges, length, x, [&](int64_t, const at::Tensor& part) {
+    sums.push_back(part.sum(at::kDouble));
+  });
+  return at::stack(sums).view({-1, 2});
 }
 
 // The pairs' losses f64 [pairs], and their derivatives by m.
@@ -97,20 +90,25 @@ at::Tensor preference_loss(const at::Tensor& hidden, const at::Tensor& head,
                     reference.scalar_type() == at::kDouble && reference.device() == hidden.device(),
                 "[preference_loss] reference must be f64 [", pairs, ", 2] on ", hidden.device(),
                 ", is ", reference.toString(), " ", reference.sizes(), " on ", reference.device());
-  const Sequences s = sequences_of(ranges, targets.numel(), targets.size(1), hidden.device());
+  const int64_t length = targets.size(1);
   const auto combine = [&](const at::Tensor& losses) {
-    const at::Tensor log_probs = -sums_of(losses, s), ratios = log_probs - reference;
+    const at::Tensor log_probs = -sums_of(losses, ranges, length), ratios = log_probs - reference;
     at::Tensor counts;  // of targets
     if (how.kind == PreferenceKind::kIpo) {
-      counts = sums_of(targets.reshape(-1).ne(kernels::kIgnoreIndex), s).clamp_min(1);
+      counts = sums_of(targets.reshape(-1).ne(kernels::kIgnoreIndex), ranges, length);
+      counts.clamp_min_(1);
     }
     const at::Tensor each = counts.defined() ? ratios / counts : ratios;
     const auto [loss, slope] = losses_of(each.select(1, 0) - each.select(1, 1), how);
     if (score) *score = {log_probs, how.beta * ratios};
-    at::Tensor weights = at::stack({-slope, slope}, 1);  // by a token's loss, not its log
-    if (counts.defined()) weights = weights / counts;
-    weights = at::cat({weights.flatten(), at::zeros({1}, weights.options())}).to(at::kFloat);
-    return CombinedLoss{loss.sum(), weights.index_select(0, s.of_token)};
+    at::Tensor of_range = at::stack({-slope, slope}, 1);  // by a token's loss, not its log
+    if (counts.defined()) of_range = of_range / counts;
+    of_range = of_range.to(at::kFloat).flatten();
+    const at::Tensor weights = at::zeros_like(losses);
+    for_parts(ranges, length, weights, [&](int64_t number, const at::Tensor& part) {
+      part.copy_(of_range.select(0, number).expand_as(part));
+    });
+    return CombinedLoss{loss.sum(), weights};
   };
   return linear_combined_loss(hidden, head, targets, scale, treatment, combine, report, softcap);
 }

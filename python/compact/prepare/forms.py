@@ -85,6 +85,7 @@ def _chat(name):
 
 
 def _pair(row):
+    require(row.get("label") is not False, "`label` is false, as of answers that were rejected (KTO): every completion would be learnt")
     if not is_chat("prompt-completion", row):
         return Sample(prompt=_text(row, "prompt"), completion=_text(row, "completion"))
     prompt = _messages(row["prompt"], "prompt")
