@@ -55,9 +55,9 @@ OptionGroup options_of_adapters() {
            .resume = kKept, .tasks = decoders, .beside = used},
           {OPTION(lora_alpha, "the adapters' products are multiplied by lora_alpha / lora_r"),
            .range = ValueRange::positive(), .resume = kKept, .tasks = decoders, .beside = used},
-          {OPTION(lora_dropout,
-                  "probability of dropout on the adapters' input"),
-           .range = ValueRange::part(), .resume = kKept, .tasks = {"language-modeling", "prompt-completion"}, .beside = used},
+          {OPTION(lora_dropout, "probability of dropout on the adapters' input"),
+           .range = ValueRange::part(), .resume = kKept,
+           .tasks = {"language-modeling", "prompt-completion"}, .beside = used},
           {OPTION(lora_target_modules,
                   "products that get an adapter, as transformers names them (q_proj v_proj), or "
                   "all-linear: every product of a block"),

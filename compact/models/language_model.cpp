@@ -93,12 +93,15 @@ at::Tensor LanguageModel::loss_of(const Tensors& inputs, const at::Tensor& targe
       head_ ? std::pair(embedding_->weight, head_->weight) : fork(embedding_->weight);
   const at::Tensor x = hidden(inputs.at(0), embedding, pass, nullptr, report);
   LossReport held;
+  PreferenceScore pairs;
+  if (!score) score = &pairs;
   const at::Tensor sum =
       inputs.size() > 1
           ? preference_loss(x, head, targets, pass.ranges, inputs[1], options().preference,
                             pass.scale, loss_treatment_, &held, softcap_, score)
           : linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held, softcap_);
   if (!report || !sum.requires_grad()) return sum;
+  report->rewards = score->rewards;
   const int64_t chunk = loss_treatment_.chunk_tokens;
   report->slots.push_back(
       {"final.norm", chunk ? "freed" : "keep", held.hidden, static_cast<int64_t>(x.nbytes())});

@@ -45,9 +45,10 @@ struct PassReport : SegmentReport {
   // The tensors that plain operations saved in the last pass; under a policy that keeps them all,
   // in the first pass, since recording takes time.
   SavedTensorReport plain;
+  at::Tensor rewards;  // of a batch of pairs, as Score has them, on the network's device
 
   // To be called before another pass of the network adds to it.
-  void clear() { slots.clear(), tiles.clear(), saved_bytes = 0; }
+  void clear() { slots.clear(), tiles.clear(), saved_bytes = 0, rewards = at::Tensor(); }
   // Every slot with its treatment and exact bytes; and the bytes stored by all of them.
   std::vector<SlotBytes> all_slots() const;
   int64_t all_saved_bytes() const { return saved_bytes + plain.stored(); }

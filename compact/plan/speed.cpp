@@ -15,8 +15,8 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
-#include "compact/ops/functions/range_attention.h"
 #include "compact/ops/cpu/bf16_products.h"
+#include "compact/ops/functions/range_attention.h"
 
 namespace compact {
 namespace {

@@ -18,9 +18,9 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
                 const StepHooks& hooks) {
   for (int64_t i = settings.first; i < settings.accumulation; ++i) {
     const StepInputs batch = micro_batch(i);
+    if (settings.report) settings.report->clear();
     trace_mark(MemoryEventKind::kForwardBegin);
     if (hooks.before_forward) hooks.before_forward(i);
-    if (settings.report) settings.report->clear();
     const at::Tensor loss =
         network.loss(batch.inputs, batch.target,
                      {.scale = settings.loss_scale, .noise = batch.noise, .ranges = batch.ranges},

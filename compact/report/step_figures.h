@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "compact/report/metrics.h"
 
@@ -15,7 +16,8 @@ struct StepFigures {
   double epoch = 0;
   double loss = 0;  // mean over the updates since the last row
   double grad_norm = 0, learning_rate = 0;
-  double seconds = 0;  // of a step
+  double seconds = 0;                // of a step
+  std::vector<double> rewards = {};  // of pairs, sums as RunState::rewards has them; else empty
   std::string unit = "tokens";
   double units = 0;  // of a step, on average
   int64_t peak_bytes = 0, held_bytes = 0, saved_bytes = 0;

@@ -70,8 +70,7 @@ Evaluation evaluate(const TrainConfig& config, Console* console) {
   TrainedModel model = open_trained_model(config);
   const TrainConfig& c = model.config;
   if (!model.task.pairs.empty() && c.reference != "none") {
-    const auto reference =
-        reference_of_run(c, model.task, model.network->device(), model.warnings);
+    const auto reference = reference_of_run(c, model.task, model.network->device(), model.warnings);
     const auto progress = [&](int64_t done, int64_t total) {
       if (console) console->bar(done, total, "pairs scored");
     };

@@ -71,10 +71,11 @@ std::unique_ptr<Network> reference_of_run(const TrainConfig& config, const Task&
   TrainConfig c = config;
   const std::string run = folder + "/train_config.json";
   if (is_file(run)) c.reference = read_json(run).value("model_name_or_path", "");
-  COMPACT_CHECK(c.reference != "start" && !c.reference.empty() && has_weights(c.reference), folder,
-                ": what it was trained from is ",
-                c.reference == "start" || c.reference.empty() ? "not known" : "not in " + c.reference,
-                ": pairs are evaluated beside --reference DIR, or none");
+  COMPACT_CHECK(
+      c.reference != "start" && !c.reference.empty() && has_weights(c.reference), folder,
+      ": what it was trained from is ",
+      c.reference == "start" || c.reference.empty() ? "not known" : "not in " + c.reference,
+      ": pairs are evaluated beside --reference DIR, or none");
   warnings.push_back(cat("the reference is ", c.reference, ", from which ", folder,
                          " was trained; --reference names another"));
   return reference_model(c, task, device, warnings);

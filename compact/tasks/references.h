@@ -17,8 +17,8 @@ namespace compact {
 // The model in the folder that --reference names; null where it names none.
 std::unique_ptr<Network> reference_model(const TrainConfig& config, const Task& task,
                                          at::Device device, std::vector<std::string>& warnings);
-// The same for the evaluation of a run's folder, whose `start` is what its adapters stand beside, or
-// the folder that train_config.json names. Throws InputError where that is not to be had.
+// The same for the evaluation of a run's folder, whose `start` is what its adapters stand beside,
+// or the folder that train_config.json names. Throws InputError where that is not to be had.
 std::unique_ptr<Network> reference_of_run(const TrainConfig& config, const Task& task,
                                           at::Device device, std::vector<std::string>& warnings);
 

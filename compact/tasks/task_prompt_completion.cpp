@@ -120,7 +120,8 @@ Task open_samples(const TrainConfig& c, const Opening& opening, std::vector<std:
   const ModelShape model = set_language_model(c, opening, tokenizer.get(), task, warnings);
   if (pairs && (c.model_name_or_path.empty() || !has_weights(c.model_name_or_path))) {
     warnings.push_back(
-        "the model is new: preferences are for one that can answer, as of --task prompt-completion");
+        "the model is new: preferences are for one that can answer, as of --task "
+        "prompt-completion");
   }
   if (pairs) task.inputs = rows_of_pairs(c.block_size, 2 * c.block_size, {.multiple = 1});
   if (packing) {

@@ -64,6 +64,8 @@ class Run {
   void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
+  void add_rewards();
+  std::vector<double> rewards_of_all();  // as RunState has them
   void save(const char* why);
   void finish();
   void conclude();
@@ -98,6 +100,7 @@ class Run {
   double seconds_before_ = 0;
   RunFigures figures_;
   PassReport report_;            // of the latest micro-batch
+  at::Tensor rewards_;           // of pairs, f64 [4] on the device: this rank's RunState::rewards
   int64_t static_bytes_ = 0;     // weights and optimizer state
   std::string products_;         // how they are computed
   int64_t outside_bytes_ = 0;    // data sets

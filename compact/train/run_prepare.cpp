@@ -173,6 +173,9 @@ void Run::make_plan(bool resumed) {
 }
 
 void Run::make_model(const std::string& checkpoint) {
+  if (!task_.pairs.empty()) {
+    rewards_ = at::zeros({4}, at::TensorOptions(device_).dtype(at::kDouble));
+  }
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
@@ -195,8 +198,7 @@ void Run::score_pairs(const Network& reference, const std::string& checkpoint) {
   take_over_reference(s_, reference, checkpoint);
   const Clock::time_point started = Clock::now();
   // The step behind those that are measured is looked at, too.
-  const int64_t steps =
-      measures() ? std::min(c_.measure_steps + 1, total_steps_) : total_steps_;
+  const int64_t steps = measures() ? std::min(c_.measure_steps + 1, total_steps_) : total_steps_;
   const int64_t pairs = set_references(
       c_, task_, reference, steps * samples_of_step(c_, group_.size()),
       [&](int64_t done, int64_t total) {
@@ -220,6 +222,9 @@ void Run::resume(const std::string& checkpoint) {
   bits_->restore(*model_, s_.bits);
   if (!s_.bits.empty()) plan_->take(s_.bits, /*first=*/true);
   task_.train->seek(s_.window);
+  if (group_.leads() && rewards_.defined() && std::ssize(s_.rewards) == rewards_.numel()) {
+    rewards_.copy_(at::tensor(s_.rewards));
+  }
   seconds_before_ = s_.seconds;
   saved_step_ = s_.step;
   saved_ = checkpoint;

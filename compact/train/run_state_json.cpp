@@ -29,6 +29,7 @@ json run_state_to_json(const RunState& s) {
           {"interval_loss", s.interval_loss},
           {"interval_steps", s.interval_steps},
           {"total_loss", s.total_loss},
+          {"rewards", s.rewards},
           {"seconds", s.seconds},
           {"matmul_path", s.matmul_path},
           {"machine", s.machine},
@@ -54,6 +55,7 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     s.interval_loss = j.at("interval_loss");
     s.interval_steps = count("interval_steps");
     s.total_loss = j.at("total_loss");
+    s.rewards = j.value("rewards", s.rewards);
     s.seconds = j.at("seconds");
     s.matmul_path = j.at("matmul_path");
     s.machine = j.value("machine", "");

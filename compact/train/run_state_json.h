@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "compact/data/samples/dataset.h"
 
@@ -20,7 +21,10 @@ struct RunState {
   double interval_loss = 0;  // sum over updates since the last line
   int64_t interval_steps = 0;
   double total_loss = 0;  // sum over all updates
-  double seconds = 0;     // spent, over all parts of the run
+  // For pairs, sums since the last line: rewards of chosen and of rejected answers, pairs whose
+  // chosen one has the higher, pairs.
+  std::vector<double> rewards;
+  double seconds = 0;  // spent, over all parts of the run
   std::string matmul_path;
   std::string machine;    // on which the last bits of sums depend; of its last part
   std::string base;       // a digest of what adapters are trained beside

@@ -76,11 +76,16 @@ class Preferences(InFolder):
                                  eval_dataset=datasets.Dataset.from_list(rows), processing_class=self.tokenizer)  # fmt: skip
         trainer.train()
         said = trainer.evaluate()
-        return [row["loss"] for row in trainer.state.log_history if "loss" in row], said
+        rows = [row for row in trainer.state.log_history if "loss" in row]
+        self.margins = [row["rewards/margins"] for row in rows]
+        return [row["loss"] for row in rows], said
 
     def check(self, out, losses, said):
         for step, (ours, theirs) in enumerate(zip(self.losses(out), losses, strict=True)):
             self.assertAlmostEqual(ours, theirs, delta=2e-5 * max(1, abs(theirs)), msg=f"step {step}")
+        rows = [row for row in map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines()) if "margin" in row]
+        for ours, theirs in zip(rows, self.margins, strict=True):
+            self.assertAlmostEqual(ours["margin"], theirs, delta=1e-4 * max(1, abs(theirs)))
         results = json.loads((self.folder / out / "all_results.json").read_text())
         names = {"loss": "loss", "rewards/accuracies": "accuracy", "rewards/margins": "margin",
                  "rewards/chosen": "reward_chosen", "rewards/rejected": "reward_rejected"}  # fmt: skip

@@ -285,8 +285,9 @@ TEST_F(Prompts, OfPairsAreCutAndDroppedTogether) {
 }
 
 TEST_F(Prompts, OfPairsDiffer) {
-  const std::string path = write_file(
-      folder / "a.jsonl", pair_line("a", "b", "c") + pair_line("a", "bcd", "bce") + pair_line("a", "b", "b"));
+  const std::string path =
+      write_file(folder / "a.jsonl", pair_line("a", "b", "c") + pair_line("a", "bcd", "bce") +
+                                         pair_line("a", "b", "b"));
   EXPECT_EQ(read_prompts(path, kBytes, pair_options(20)).size(), 2);
   const auto cut = read_prompts(path, kBytes, pair_options(4));
   EXPECT_EQ(cut.size(), 1);

@@ -171,7 +171,7 @@ TEST(Preference, KeepsItsReferenceAndItsLoss) {
   EXPECT_NE(evaluate(e).results.front().second.loss, taken.loss);
 }
 
-// What adapters stand beside is the reference of a run in codes of four bits, too.
+// The reference is what adapters stand beside, in codes of four bits, too.
 TEST(Preference, OfAdaptersIsEvaluatedBesideTheirBase) {
   const TemporaryFolder folder;
   TrainConfig first = prompts(folder.path(), "first");
@@ -193,7 +193,8 @@ TEST(Preference, OfAdaptersIsEvaluatedBesideTheirBase) {
     e.device = "cpu";
     e.max_eval_samples = 0;
     const EvalResult own = evaluate(e).results.front().second;
-    EXPECT_NEAR((*own.rewards)[0], results_of(c)["eval_reward_chosen"].get<double>(), 1e-4) << coded;
+    EXPECT_NEAR((*own.rewards)[0], results_of(c)["eval_reward_chosen"].get<double>(), 1e-4)
+        << coded;
     EXPECT_GT(std::abs((*own.rewards)[0]), 1e-2);
   }
 }

@@ -85,7 +85,8 @@ class Gathered {
 
   // `warnings` come before those of here.
   PromptSamples finish(std::vector<std::string> warnings) {
-    COMPACT_CHECK(!out_.ids.empty(), path_, out_.pairs ? ": no pair has two answers with a token of their own within "
+    COMPACT_CHECK(!out_.ids.empty(), path_,
+                  out_.pairs ? ": no pair has two answers with a token of their own within "
                              : ": no sample has a token of its completion within ",
                   options_.max_length, " tokens, prompt and end included");
     out_.warnings = std::move(warnings);

@@ -241,9 +241,9 @@ class JsonTable final : public TextTable {
                       : kind == "a number" ? TableCell::kNumber
                                            : TableCell::kMissing;
       if (cells[i].kind == TableCell::kMissing && !kind.empty() && kind != "null") {
-        throw OddOne(
-            cat(where(), " field `", chosen_[i], "` must be a string or a number, is ", kind,
-                kind == "an array" ? "; messages of chats go through `compact prepare --data`" : ""));
+        throw OddOne(cat(
+            where(), " field `", chosen_[i], "` must be a string or a number, is ", kind,
+            kind == "an array" ? "; messages of chats go through `compact prepare --data`" : ""));
       }
       cells[i].text.swap(fields_[i].text);
     }

@@ -35,9 +35,8 @@ void for_parts(const at::Tensor& ranges, int64_t length, const at::Tensor& x,
 // device, and what is not finite in one is in no other.
 at::Tensor sums_of(const at::Tensor& x, const at::Tensor& ranges, int64_t length) {
   std::vector<at::Tensor> sums;
-  for_parts(ranges, length, x, [&](int64_t, const at::Tensor& part) {
-    sums.push_back(part.sum(at::kDouble));
-  });
+  for_parts(ranges, length, x,
+            [&](int64_t, const at::Tensor& part) { sums.push_back(part.sum(at::kDouble)); });
   return at::stack(sums).view({-1, 2});
 }
 
