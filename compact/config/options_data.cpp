@@ -116,7 +116,7 @@ OptionGroup options_of_data() {
            .resume = kKept, .commands = kRunOrPlan | kEval | kPrepare},
           {OPTION(block_size, "tokens in a training sequence"), .range = ValueRange::at_least(1),
            .resume = kKept, .commands = kRunOrPlan | kEval,
-           .elsewhere = {{kEval, "tokens in a sequence"}},
+           .elsewhere = {{kEval, "tokens in a sequence; default: the run's"}},
            .tasks = {"language-modeling", "prompt-completion", "preference"}},
           {OPTION(data_dir, "glue: the folder with the task's folder, as CoLA"), .values = "DIR",
            .resume = kFree, .commands = kRunOrPlan | kEval,

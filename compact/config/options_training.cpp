@@ -92,7 +92,7 @@ OptionGroup options_of_optimizer() {
                   "the model that answers are compared with: start, the one that training starts "
                   "from (with adapters, without them); none; or a model's folder"),
            .values = "start, none, DIR", .resume = kKept, .commands = kRunOrPlan | kEval,
-           .elsewhere = {{kEval, "preference: a model's folder, or none"}},
+           .elsewhere = {{kEval, "preference: a model's folder, or none; default: the run's"}},
            .tasks = {"preference"}},
           {OPTION(adam_beta1, "decay of the first moment"), .range = ValueRange::part(),
            .resume = kKept, .beside = {"optim", {"adamw", "muon", "adam"}}},

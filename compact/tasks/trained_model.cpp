@@ -3,6 +3,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/base/named.h"
@@ -29,44 +31,55 @@ std::string task_of_run(const std::string& train_config) {
   return task != json.end() && task->is_string() ? task->get<std::string>() : "";
 }
 
+// Sets an option to what the run had, unless another value is given. Returns whether that changed
+// it.
+bool take(const nlohmann::json& run, const std::string& source, const char* name, TrainConfig& c) {
+  const ConfigOption& option = named(config_options(), name, "option");
+  if (!run.is_object() || !run.contains(name) || is_given(c, option)) return false;
+  const nlohmann::json& value = run[name];
+  set_option(c, name, {value.is_string() ? value.get<std::string>() : value.dump()}, source);
+  return is_given(c, option);
+}
+
 // Columns that the run read, unless others are named or the file lacks them.
-void take_columns(const std::string& train_config, TrainConfig& c) {
-  const nlohmann::json json = read_json(train_config);
+void take_columns(const nlohmann::json& run, const std::string& source, TrainConfig& c) {
   if (c.task == language_modeling.name) {
-    const auto field = json.is_object() ? json.find("text_field") : json.end();
-    if (field != json.end() && field->is_string() &&
-        !is_given(c, named(config_options(), "text_field", "option"))) {
-      set_option(c, "text_field", {*field}, train_config);
-    }
+    take(run, source, "text_field", c);
     return;
   }
   const auto table = open_table(c.validation_file[0], {.strict = false});
   for (const char* const name : {"text_column", "text_pair_column", "label_column", "prompt_column",
                                  "completion_column", "chosen_column", "rejected_column"}) {
-    const auto value = json.is_object() ? json.find(name) : json.end();
-    if (value == json.end() || !value->is_string()) continue;
-    const std::string column = *value;
-    if (is_given(c, named(config_options(), name, "option")) ||
-        !table->has(split(column, ',')[0])) {
-      continue;
-    }
-    set_option(c, name, {column}, train_config);
+    const auto column = run.find(name);
+    if (column == run.end() || !column->is_string()) continue;
+    if (table->has(split(column->get<std::string>(), ',')[0])) take(run, source, name, c);
   }
 }
 
-// The settings of pairs that the run had, unless others are given.
-void take_loss(const std::string& train_config, TrainConfig& c) {
-  const nlohmann::json json = read_json(train_config);
-  for (const char* const name :
-       {"beta", "loss_type", "label_smoothing_factor", "block_size", "truncation"}) {
-    if (!json.is_object() || !json.contains(name) ||
-        is_given(c, named(config_options(), name, "option"))) {
-      continue;
-    }
-    const nlohmann::json& value = json[name];
-    set_option(c, name, {value.is_string() ? value.get<std::string>() : value.dump()},
-               train_config);
+// The settings by which the run's own evaluations were made, unless others are given. Returns a
+// line on those that differ from the program's own.
+std::string take_settings(const nlohmann::json& run, const std::string& source, TrainConfig& c) {
+  std::vector<const char*> names = {"block_size", "truncation", "max_seq_length"};
+  if (c.task == preference.name) {
+    names.insert(names.end(), {"loss_type", "beta", "reference", "label_smoothing_factor"});
   }
+  std::string taken;
+  for (const char* const name : names) {
+    const ConfigOption& option = named(config_options(), name, "option");
+    if (std::ranges::find(option.tasks, c.task) == option.tasks.end()) continue;
+    // Smoothing is of one kind of loss, and another may have been asked for.
+    if (option.name == "label_smoothing_factor" && c.loss_type != "sigmoid") continue;
+    if (take(run, source, name, c)) taken += cat(" --", name, " ", option_text(c, option));
+  }
+  return taken.empty() ? "" : cat("as in the run:", taken);
+}
+
+// Tasks that may evaluate each other's models in the same way.
+bool same_samples(const std::string& one, const std::string& two) {
+  const auto encodes = [](const std::string& task) {
+    return task == glue.name || task == text_classification.name;
+  };
+  return one == two || (encodes(one) && encodes(two));
 }
 
 bool is_table_name(const std::string& path) {
@@ -113,21 +126,24 @@ TrainedModel open_trained_model(TrainConfig c) {
   COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
   const TaskInfo& info = evaluated_task(c);
   c.task = info.name;
-  const std::string run = c.model_name_or_path + "/train_config.json";
-  if (!c.validation_file.empty() && is_table_name(c.validation_file[0]) && is_file(run) &&
-      (&info == &prompt_completion || &info == &preference || &info == &text_classification ||
-       &info == &language_modeling)) {
-    take_columns(run, c);
-  }
-  if (&info == &preference && is_file(run) && task_of_run(run) == preference.name) {
-    take_loss(run, c);
+  std::vector<std::string> warnings;
+  if (const std::string file = c.model_name_or_path + "/train_config.json"; is_file(file)) {
+    const nlohmann::json run = read_json(file);
+    const bool texts = info.use == ModelUse::kTokens || info.use == ModelUse::kSequences;
+    if (texts && !c.validation_file.empty() && is_table_name(c.validation_file[0])) {
+      take_columns(run, file, c);
+    }
+    if (same_samples(task_of_run(file), c.task)) {
+      const std::string line = take_settings(run, file, c);
+      if (!line.empty()) warnings.push_back(line);
+    }
   }
   c.model.clear();
   c.train_file.clear();
   if (info.check) info.check(c);
   c = for_task(std::move(c));
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  std::vector<std::string> warnings = ignored_options(c);
+  for (std::string& line : ignored_options(c)) warnings.push_back(std::move(line));
   const at::Device device = device_of(c.device, warnings);
   set_deterministic(c.deterministic, device.type());
   TrainedModel model{

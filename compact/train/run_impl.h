@@ -20,6 +20,7 @@
 #include "compact/train/bit_chooser.h"
 #include "compact/train/not_finite.h"
 #include "compact/train/results.h"
+#include "compact/train/reward_sums.h"
 #include "compact/train/run_evaluation.h"
 #include "compact/train/run_output.h"
 #include "compact/train/run_plan.h"
@@ -64,8 +65,6 @@ class Run {
   void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
-  void add_rewards();
-  std::vector<double> rewards_of_all();  // as RunState has them
   void save(const char* why);
   void finish();
   void conclude();
@@ -100,13 +99,13 @@ class Run {
   double seconds_before_ = 0;
   RunFigures figures_;
   PassReport report_;            // of the latest micro-batch
-  at::Tensor rewards_;           // of pairs, f64 [4] on the device: this rank's RunState::rewards
   int64_t static_bytes_ = 0;     // weights and optimizer state
   std::string products_;         // how they are computed
   int64_t outside_bytes_ = 0;    // data sets
   int64_t workspace_bytes_ = 0;  // of products, on a GPU
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
+  std::optional<RewardSums> rewards_;  // of tasks on pairs
   std::optional<RunEvaluation> evaluation_;
   std::optional<RunProgress> progress_;
   std::optional<StepGraph> graph_;

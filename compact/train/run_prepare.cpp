@@ -173,9 +173,7 @@ void Run::make_plan(bool resumed) {
 }
 
 void Run::make_model(const std::string& checkpoint) {
-  if (!task_.pairs.empty()) {
-    rewards_ = at::zeros({4}, at::TensorOptions(device_).dtype(at::kDouble));
-  }
+  if (!task_.pairs.empty()) rewards_.emplace(device_);
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
@@ -222,9 +220,7 @@ void Run::resume(const std::string& checkpoint) {
   bits_->restore(*model_, s_.bits);
   if (!s_.bits.empty()) plan_->take(s_.bits, /*first=*/true);
   task_.train->seek(s_.window);
-  if (group_.leads() && rewards_.defined() && std::ssize(s_.rewards) == rewards_.numel()) {
-    rewards_.copy_(at::tensor(s_.rewards));
-  }
+  if (group_.leads() && rewards_) rewards_->reset(s_.rewards);
   seconds_before_ = s_.seconds;
   saved_step_ = s_.step;
   saved_ = checkpoint;

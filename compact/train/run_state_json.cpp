@@ -56,6 +56,8 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     s.interval_steps = count("interval_steps");
     s.total_loss = j.at("total_loss");
     s.rewards = j.value("rewards", s.rewards);
+    COMPACT_CHECK(s.rewards.empty() || s.rewards.size() == 4, where,
+                  ": `rewards` must be 4 numbers or none, are ", s.rewards.size());
     s.seconds = j.at("seconds");
     s.matmul_path = j.at("matmul_path");
     s.machine = j.value("machine", "");

@@ -54,7 +54,7 @@ bool Run::step() {
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = report_.all_saved_bytes();
     progress_->add_loss(loss);  // before it changes weights
-    add_rewards();
+    if (rewards_) rewards_->add(report_.rewards);
   };
   hooks.after_backward = [&](int64_t micro, const at::Tensor&) {
     plan_->mark_gradients();
@@ -105,23 +105,6 @@ bool Run::step() {
   return true;
 }
 
-void Run::add_rewards() {
-  const at::Tensor& r = report_.rewards;
-  if (!r.defined()) return;
-  const at::Tensor chosen = r.select(1, 0), rejected = r.select(1, 1);
-  rewards_.narrow(0, 0, 2).add_(r.sum(0));
-  rewards_[2].add_(chosen.gt(rejected).sum());
-  rewards_[3].add_(static_cast<double>(r.size(0)));
-}
-
-std::vector<double> Run::rewards_of_all() {
-  if (!rewards_.defined()) return {};
-  const at::Tensor own = rewards_.cpu();
-  std::vector<double> all;
-  for (int64_t i = 0; i < own.numel(); ++i) all.push_back(group_.sum_of(own[i].item<double>()));
-  return all;
-}
-
 void Run::log() {
   const StepFigures f = {
       .step = s_.step,
@@ -131,7 +114,7 @@ void Run::log() {
       .grad_norm = progress_->grad_norm(),
       .learning_rate = learning_rate_,
       .seconds = recent_step_seconds(figures_, s_.interval_steps),
-      .rewards = rewards_of_all(),
+      .rewards = rewards_ ? rewards_->of_all(group_) : std::vector<double>(),
       .unit = task_.unit,
       .units = static_cast<double>(task_.units) * recent_step_samples(figures_, s_.interval_steps),
       .peak_bytes = peak_bytes_,
@@ -141,7 +124,7 @@ void Run::log() {
       .resident_bytes = figures_.resident_bytes = resident_peak()};
   if (output_) output_->metrics().write(s_.step, step_row(f));
   console_.line(step_line(f));
-  if (rewards_.defined()) rewards_.zero_();
+  if (rewards_) rewards_->reset();
   s_.interval_loss = 0;
   s_.interval_steps = 0;
 }

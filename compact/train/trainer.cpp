@@ -33,7 +33,7 @@ int64_t own_signal() {
 }  // namespace
 
 void Run::save(const char* why) {
-  s_.rewards = rewards_of_all();
+  if (rewards_) s_.rewards = rewards_->of_all(group_);
   const GatheredWeights gathered(group_, *model_, *optimizer_);
   const bool dealt = !optimizer_->dealt_bytes().empty();
   bool asked = !dealt;

@@ -104,6 +104,18 @@ TEST(Preference, ReferencesAreFoldersOrTheStart) {
   EXPECT_EQ(beside.targets, 40);
   EXPECT_EQ(own.loss, beside.loss);
   EXPECT_LT(beside.loss, std::log(2.0));
+  // A run's other references are its evaluations', too.
+  for (const TrainConfig& run : {none, other}) {
+    TrainConfig taken = c, named = c;
+    taken.model_name_or_path = named.model_name_or_path = run.output_dir;
+    taken.reference = "start";
+    named.reference = run.reference;
+    const double loss = evaluate(taken).results.front().second.loss;
+    EXPECT_EQ(loss, evaluate(named).results.front().second.loss);
+    named.reference = first.output_dir;
+    EXPECT_NE(loss, evaluate(named).results.front().second.loss);
+  }
+  c.reference = first.output_dir;
   c.model_name_or_path = first.output_dir;
   c.task = "preference";
   EXPECT_FLOAT_EQ(evaluate(c).results.front().second.loss, std::log(2.0));

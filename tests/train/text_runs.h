@@ -143,9 +143,9 @@ inline nlohmann::json results_of(const TrainConfig& c) {
 // The result of `compact eval` for the model that a run left.
 inline EvalResult evaluated(const TrainConfig& run) {
   TrainConfig c;
+  c.task.clear();  // it is the run's
   c.model_name_or_path = run.output_dir;
   c.validation_file = run.validation_file;
-  c.max_seq_length = run.max_seq_length;
   c.max_eval_samples = 0;
   c.device = "cpu";
   return evaluate(c).results.front().second;

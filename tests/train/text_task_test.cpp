@@ -77,6 +77,31 @@ TEST(TextTask, RegressionHasCorrelations) {
   EXPECT_EQ(evaluated(c).loss, results["eval_loss"].get<double>());
 }
 
+// Samples are cut as the run cut them, unless something else is asked for.
+TEST(TextTask, EvaluationsCutSamplesAsTheRunDid) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "texts");
+  c.max_seq_length = 6;
+  TrainConfig p = prompts(folder.path(), "prompts");
+  p.block_size = 11;
+  p.truncation = "start";
+  p.validation_file = p.train_file;
+  p.validation_split = 0;
+  for (const TrainConfig& run : {c, p}) {
+    ran(run);
+    EXPECT_EQ(evaluated(run).loss, results_of(run)["eval_loss"].get<double>()) << run.task;
+  }
+  TrainConfig e;
+  e.model_name_or_path = c.output_dir;
+  e.validation_file = c.validation_file;
+  e.max_seq_length = 5;
+  const Evaluation other = evaluate(e);
+  EXPECT_NE(other.results.front().second.loss, results_of(c)["eval_loss"].get<double>());
+  EXPECT_THAT(other.warnings, Not(::testing::Contains(HasSubstr("as in the run"))));
+  e.max_seq_length = TrainConfig().max_seq_length;
+  EXPECT_THAT(evaluate(e).warnings, ::testing::Contains("as in the run: --max_seq_length 6"));
+}
+
 // Its files are GLUE's own; those for training are not needed.
 TEST(TextTask, ModelsAreEvaluatedOnTasksOfGlue) {
   const TemporaryFolder folder;
