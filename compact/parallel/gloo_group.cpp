@@ -75,7 +75,9 @@ class GlooGroup final : public Group {
         store_(store_of(place, timeout)) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(device_of(place));
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
+    together([&] {
+      gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
+    });
   }
 
   bool leave(const Failure& failure, std::chrono::seconds patience) noexcept override {

@@ -68,7 +68,7 @@ ModelShape set_language_model(const TrainConfig& c, const Opening& opening,
     set_model(c, *model, task);
     task.config = std::move(config);
   }
-  task.attention = shape.attention;
+  task.attention = model->shape().attention;
   if (tokenizer) set_tokenizer(c, opening, *tokenizer, task, warnings);
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");

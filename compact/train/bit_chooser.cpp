@@ -128,7 +128,9 @@ double own_variance(const Network& network, const StepInputs& batch, uint64_t no
   }
   const at::Tensor one = gradient_of(batch, derive(noise, 1));
   const double draws = squared(one - gradient_of(batch, derive(noise, 2))) / 2;
-  const bool several = batch.target.ne(kernels::kIgnoreIndex).sum().item<int64_t>() > 1;
+  // A row of tokens that cannot be taken apart, as a pair of answers, has one loss.
+  const bool several =
+      batch.target.dim() == 1 && batch.target.ne(kernels::kIgnoreIndex).sum().item<int64_t>() > 1;
   if (draws >= least || !several) return draws;
   return between(every_other_target(batch, 0), every_other_target(batch, 1));
 }

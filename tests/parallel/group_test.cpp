@@ -180,6 +180,7 @@ TEST(Group, WaitsForRankZeroHoweverLong) {
 TEST(Group, HearsWhyARankLeft) {
   for (const int who : {0, 1}) {
     with_ranks(3, [&](Group& group) {
+      group.barrier();  // all have joined
       if (group.rank() == who) {
         EXPECT_TRUE(group.leave({who, 3, "step 7: the loss is\nnan"}, std::chrono::seconds(5)));
         return;

@@ -225,6 +225,24 @@ TEST(Preference, KeepsDropoutOutOfTraining) {
   EXPECT_EQ(config["resid_pdrop"], 0.1);
 }
 
+// Two halves of the tokens of a pair are not two losses: the variance between pairs guards the
+// bits, and one pair has none.
+TEST(Preference, BitsAreGuardedByTheVarianceBetweenPairs) {
+  const TemporaryFolder folder;
+  for (const int64_t pairs : {1, 16}) {
+    TrainConfig c = even_pairs(folder.path(), cat(pairs));
+    c.per_device_train_batch_size = pairs;
+    c.max_steps = 1;
+    c.preset = "gact-l2";
+    c.bits_guard = 1e-6;
+    const std::string text = ran(c);
+    EXPECT_THAT(text, HasSubstr("predicted error of the gradient"));
+    EXPECT_EQ(text.find("of the gradient's own variance, raised by") != std::string::npos,
+              pairs > 1)
+        << text;
+  }
+}
+
 TEST(Preference, RefusesByRule) {
   const TemporaryFolder folder;
   const auto said = [&](auto change) {

@@ -73,22 +73,28 @@ def _tools(row):
     return tools
 
 
-def _chat(name):
-    def sample(row):
-        messages = _messages(row.get(name), name)
-        if row.get("system"):
-            require(messages[0]["role"] != "system", f"there is a `system` beside a message of the role system in `{name}`")
-            messages.insert(0, {"role": "system", "content": _text(row, "system")})
-        return Sample(messages=messages, tools=_tools(row))
+def _system(row, messages, name):
+    """The messages behind the row's `system`, where it has one."""
+    if not row.get("system"):
+        return messages
+    require(messages[0]["role"] != "system", f"there is a `system` beside a message of the role system in `{name}`")
+    return [{"role": "system", "content": _text(row, "system")}, *messages]
 
-    return sample
+
+def _no_system(row):
+    require(not row.get("system"), "a `system` beside texts is not read: `prompt` can begin with it, or be messages")
+
+
+def _chat(name):
+    return lambda row: Sample(_system(row, _messages(row.get(name), name), name), tools=_tools(row))
 
 
 def _pair(row):
     require(row.get("label") is not False, "`label` is false, as of answers that were rejected (KTO): every completion would be learnt")
     if not is_chat("prompt-completion", row):
+        _no_system(row)
         return Sample(prompt=_text(row, "prompt"), completion=_text(row, "completion"))
-    prompt = _messages(row["prompt"], "prompt")
+    prompt = _system(row, _messages(row["prompt"], "prompt"), "prompt")
     return Sample(prompt + _messages(row.get("completion"), "completion"), len(prompt), _tools(row))
 
 
@@ -108,6 +114,10 @@ def _preference(row):
     the rule of trl.extract_prompt, and where the prompt is a text beside two conversations, whose message it must be."""
     prompt, names = row.get("prompt"), ("chosen", "rejected")
     chat = any(_are_messages(row.get(name)) for name in ("prompt", *names))
+    if not chat:
+        _no_system(row)
+        asks = [name for name in ("instruction", "question", "input") if prompt is None and row.get(name)]
+        require(not asks, f"there is no `prompt`, and a column `{(asks or [''])[0]}` is not read: it must be named `prompt`")
     both = [_messages(row.get(name), name) if chat else _text(row, name) for name in names]
     if prompt is not None and not chat:
         return [Sample(prompt=_text(row, "prompt"), completion=answer) for answer in both]
@@ -123,7 +133,8 @@ def _preference(row):
     if prompt is not None and not _are_messages(prompt):
         asked = [(m.get("content") or "").strip() for m in both[0][:begin] if m["role"] == "user"]
         require(_text(row, "prompt").strip() in asked, f"`prompt` must be a message of the user that `chosen` and `rejected` begin with, is {prompt!r:.60}")
-    return [Sample(one, begin, _tools(row)) for one in both]
+    with_system = [_system(row, one, name) for one, name in zip(both, names)]
+    return [Sample(one, begin + len(one) - len(bare), _tools(row)) for one, bare in zip(with_system, both)]
 
 
 def _alpaca(row):

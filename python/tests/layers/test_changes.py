@@ -98,7 +98,8 @@ def test_code_patched(change, when):
             with contextlib.suppress(ValueError):  # no layer can be served
                 compact.apply(model)
         got = gradients(model, given)
-    assert agree(got, wanted)
+    # Rounding to bfloat16 makes steps of what differs by the last bits of f32; the change itself is 7e-3.
+    assert agree(got, wanted, within=1e-3 if patch is AUTOCAST else 1e-4)
     assert wanted[1].keys() != unchanged.keys() or error(wanted[1], unchanged) > 1e-3, "the change changes nothing"
 
 

@@ -112,6 +112,29 @@ def test_answers_of_several_turns_and_tools(tmp_path):
     assert runs[1:] == ["It is 5.<|im_end|>", "d<|im_end|>f<|im_end|>", "no<|im_end|>"]
 
 
+def test_system_and_questions_of_other_names(tmp_path, capsys):
+    """A column beside a pair is read, or refused: never left out without a word."""
+    read = tokenizer(tmp_path / "tok", TEMPLATES["tools"])
+    ask, five, six = messages_of(TALKS[0][:1]), messages_of(TALKS[0][1:]), messages_of([("assistant", "It is 6.")])
+    told = {"role": "system", "content": "Be brief."}
+    rows = [{"system": "Be brief.", "prompt": ask, "chosen": five, "rejected": six}, {"system": "Be brief.", "chosen": ask + five, "rejected": ask + six},
+            {"system": "", "prompt": ask, "chosen": five, "rejected": six}]  # fmt: skip
+    samples = samples_of(prepared(tmp_path, write(tmp_path / "a.jsonl", rows)))
+    for i, (ids, learnt) in enumerate(samples):
+        want = [told] * (i < 4) + ask + (six if i % 2 else five)
+        assert ids == read.apply_chat_template(want, return_dict=True)["input_ids"]
+        assert read.decode([t for t, m in zip(ids, learnt) if m]) == ("It is 6.<|im_end|>" if i % 2 else five[0]["content"] + "<|im_end|>")
+    flags = ["--tokenizer", str(tmp_path / "tok"), "--output", str(tmp_path / "refused")]
+    for row, message in (
+        ({"instruction": "Name a fruit", "chosen": "Apple", "rejected": "An apple"}, "a column `instruction` is not read"),
+        ({"system": "Be brief.", "prompt": "a", "chosen": "b", "rejected": "c"}, "a `system` beside texts is not read"),
+        ({"system": "Be brief.", "prompt": "a", "completion": "b"}, "a `system` beside texts is not read"),
+        ({"system": "Be brief.", "prompt": [told, *ask], "chosen": five, "rejected": six}, "beside a message of the role system"),
+    ):
+        assert main([*flags, "--data", str(write(tmp_path / "b.jsonl", [row]))]) != 0
+        assert message in capsys.readouterr().err
+
+
 def test_the_two_are_left_out_together(tmp_path, capsys):
     tokenizer(tmp_path / "tok")
     rows = [{"prompt": "zz", "chosen": "wwwwwww", "rejected": "x"}, {"prompt": "z", "chosen": "w", "rejected": "x"},
