@@ -59,6 +59,7 @@ class Run {
   void restore(const std::string& checkpoint);
   void make_plan(bool resumed);
   void make_model(const std::string& checkpoint);
+  void score_pairs_by_folder(const std::string& checkpoint);
   void score_pairs(const Network& reference, const std::string& checkpoint);
   void resume(const std::string& checkpoint);
   void describe();

@@ -14,6 +14,7 @@
 #include "compact/data/text/prepare.h"
 #include "compact/kernels/gpu.h"
 #include "compact/ops/memory/memory.h"
+#include "compact/plan/search.h"
 #include "compact/report/memory_table.h"
 #include "compact/tasks/config_check.h"
 #include "compact/tasks/references.h"
@@ -178,16 +179,31 @@ void Run::make_model(const std::string& checkpoint) {
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   workspace_bytes_ = make_workspaces(device_);
-  if (const auto reference = reference_model(c_, task_, device_, warnings_))
-    score_pairs(*reference, checkpoint);
+  score_pairs_by_folder(checkpoint);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   if (c_.reference == "start") score_pairs(*model_, checkpoint);
+  free_cached(device_);  // plans say what steps reserve
   optimizer_ =
       std::make_unique<Optimizer>(model_->trained(), optimizer_options(c_, policy_, shared_));
   if (graph_) StepGraph::check(c_, group_.size(), task_, policy_, *optimizer_);
   progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, group_, s_,
                     figures_);
   bits_.emplace(c_, policy_);
+}
+
+// By the folder --reference, whose model is gone when the one that is trained is made.
+void Run::score_pairs_by_folder(const std::string& checkpoint) {
+  try {
+    if (const auto reference = reference_model(c_, task_, device_, warnings_))
+      score_pairs(*reference, checkpoint);
+  } catch (const std::exception& e) {
+    const std::optional<std::string> what = out_of_memory(e);
+    if (!what) throw;
+    throw BudgetError(
+        cat("--reference ", c_.reference, " does not fit while it scores pairs: ", *what,
+            "; a smaller --per_device_train_batch_size scores fewer at a time"),
+        0);
+  }
 }
 
 // Training and evaluations compare with what `reference` says of the task's pairs.

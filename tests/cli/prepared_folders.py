@@ -10,7 +10,7 @@ import unittest
 
 from _program import EXAMPLES, PROGRAM, SOURCE, InFolder, environment, hugging_face, run
 
-torch, transformers, tokenizers, datasets = hugging_face("tokenizers", "datasets")
+torch, transformers, tokenizers, datasets, numpy, Image = hugging_face("tokenizers", "datasets", "numpy", "PIL.Image")
 os.environ["VIRTUAL_ENV"] = sys.prefix  # whose Python the program calls
 LINES = [line for line in (EXAMPLES / "hard-times.txt").read_text().split("\n") if line][:400]
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -184,6 +184,22 @@ class PreparedFolders(InFolder):
         done = subprocess.run([far, "prepare", "--data", "chats.parquet", *more, "--output=e"], env=env, cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertRegex(done.stderr, r"--data: that is for `python -m compact.prepare`, and no Python here has its packages: `.*/\.venv/bin/pip install datasets transformers`")
+
+    def test_images_become_an_archive(self):
+        random = numpy.random.default_rng(1)
+        for split in ("train", "test"):
+            for i in range(16):
+                file = self.folder / "pets" / split / ("cat", "ant")[i % 2] / f"{i}.webp"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(random.integers(0, 128, (32, 32, 3), dtype=numpy.uint8) + numpy.uint8(127 * (i % 2))).save(file, lossless=True)
+        for split in ("train", "test"):
+            done = self.good("prepare", "--data=pets", f"--split={split}", f"--output={split}.tar")
+            self.assertIn(f"{split}.tar: 16 images of 2 classes (ant, cat), 16 of them made PNG", done.stdout)
+        done = self.good("train", "--task=image-classification", "--model=resnet20", "--width_mult=0.25", "--train_file=train.tar", "--validation_file=test.tar",
+                         "--max_steps=20", "--per_device_train_batch_size=8", "--learning_rate=0.01", "--output_dir=out", "--device=cpu")  # fmt: skip
+        self.assertIn("data     16 images, 3 x 32 x 32, 2 classes, validation 16", done.stdout)
+        self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["class_names"], ["ant", "cat"])
+        self.assertEqual(json.loads((self.folder / "out/all_results.json").read_text())["eval_accuracy"], 1)
 
     def test_generate_answers_chats(self):
         words = byte_level()

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
+#include "compact/plan/search.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/text_runs.h"
 
@@ -240,6 +241,31 @@ TEST(Preference, BitsAreGuardedByTheVarianceBetweenPairs) {
     EXPECT_EQ(text.find("of the gradient's own variance, raised by") != std::string::npos,
               pairs > 1)
         << text;
+  }
+}
+
+// Memory is planned for training: a reference that needs more is named.
+TEST(Preference, ReferencesBeyondTheBudgetAreNamed) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path() / "large");
+  spill(folder.path() / "large/config.json", R"({"model_type": "gpt2", "n_embd": 256, "n_layer": 8,
+    "n_head": 4, "n_positions": 64, "vocab_size": 257})");
+  TrainConfig large = even_pairs(folder.path(), "reference");
+  large.model.clear();
+  large.model_name_or_path = (folder.path() / "large").string();
+  large.max_steps = 1;
+  ran(large);
+  TrainConfig c = even_pairs(folder.path(), "run");
+  c.reference = large.output_dir;
+  ran(c);
+  c.output_dir += "2";
+  c.budget = "24MiB";
+  std::ostringstream console;
+  try {
+    train(c, console);
+    ADD_FAILURE() << console.str();
+  } catch (const BudgetError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("reference does not fit while it scores pairs: out of memory"));
   }
 }
 

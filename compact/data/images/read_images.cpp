@@ -60,8 +60,8 @@ LabelledImages read_one(const std::string& path, std::optional<ImageSize> size, 
   fail(path,
        ": no name of images; read are NAME-images-idx3-ubyte[.gz] with its labels beside it, "
        "records of CIFAR-10 (.bin, .bin.gz) and archives of class folders with JPEG or PNG files "
-       "(.tar, "
-       ".tar.gz, .tgz, .tar.xz, .zip)");
+       "(.tar, .tar.gz, .tgz, .tar.xz, .zip), as `compact prepare --data ... --output NAME.tar` "
+       "makes them of folders, Parquet or the hub");
 }
 
 }  // namespace

@@ -256,6 +256,10 @@ int64_t reserved_bytes(at::Device device) {
                           : counter_of(device).peak.load();
 }
 
+void free_cached(at::Device device) {
+  if (device.is_cuda()) cuda_allocator().emptyCache();
+}
+
 void reset_peak(at::Device device) {
   if (device.is_cuda()) {
     cuda_allocator().resetPeakStats(index_of(device));

@@ -46,6 +46,8 @@ int64_t live_bytes(at::Device device);
 int64_t peak_bytes(at::Device device);
 int64_t reserved_bytes(at::Device device);  // peak; on CPU and meta the same as peak_bytes
 void reset_peak(at::Device device);
+// Gives back what CUDA's caching allocator holds and no tensor uses; nothing on other devices.
+void free_cached(at::Device device);
 
 // The most host memory since reset_peak(at::kMeta) that meta tensors stood for (MetaOnHost), as
 // asked for and as torch's allocator of pinned memory takes it: every tensor rounded up to a power

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m compact.prepare: data sets, as tokens of a tokenizer that `transformers` loads, in a folder that
-`compact train --train_file FOLDER` trains on. What is interrupted goes on where it was when it is called again."""
+`compact train --train_file FOLDER` trains on; what is interrupted goes on where it was when it is called again. Images become
+an archive, --output NAME.tar."""
 import argparse
 import fcntl
 import fnmatch
 import glob
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -19,6 +21,7 @@ from contextlib import closing
 from itertools import islice
 
 from .forms import form_of, sample_of, train_on_of
+from .images import write_images
 from .refusal import Refusal, require
 from .sources import DataSet, mixed
 from .token_file import PAIRS, SAMPLES, TEXT, TokenFile, tokenizer_hash
@@ -31,6 +34,7 @@ CARD, TOKENS = "prepared.json", "samples.tokens"  # compact/data/tokenizers/prep
 JOURNAL = "journal.json"  # how far an interrupted call was
 KINDS = {"preference": (PAIRS, "pairs", " --task preference"), "text": (TEXT, "text", "")}  # by form: versions, names, tasks
 OTHER_KIND = (SAMPLES, "samples", " --task prompt-completion")
+FOR_BOTH = ("data", "name", "split", "output", "overwrite", "images")  # options of text and of images
 SAVED_EVERY = 5.0  # seconds
 
 
@@ -43,8 +47,10 @@ def arguments(given):
     add("--seed", type=int, default=42, help="of the drawing (default: 42)")
     add("--name", help="configuration of a data set of the hub")
     add("--split", help="of a data set that has several (default: train)")
-    add("--tokenizer", required=True, metavar="DIR", help="folder of a tokenizer that transformers loads, or a name of the hub")  # fmt: skip
-    add("--output", required=True, metavar="DIR", help="folder to write")
+    add("--tokenizer", metavar="DIR", help="folder of a tokenizer that transformers loads, or a name of the hub; needed but for images")  # fmt: skip
+    add("--output", required=True, metavar="DIR", help="folder to write; a NAME.tar is an archive of images")
+    add("--image_column", help="of images (default: the only one that has some)")
+    add("--label_column", help="of the classes of images, names or numbers (default: the only one)")
     add("--chat_template", metavar="FILE", help="a Jinja template instead of the tokenizer's own")
     add("--train_on", choices=("assistant", "completion", "all"), help="tokens with a loss: every turn of the assistant (of chats the default), the completion or last such turn (of prompts; both answers of a pair), all (of text)")  # fmt: skip
     add("--max_length", type=int, help="tokens of a sample; the program's --block_size and one more; default: no limit")
@@ -55,6 +61,13 @@ def arguments(given):
     options = parser.parse_args(given)
     if bool(options.data) == bool(options.turns):
         parser.error("--data is needed, or --turns")
+    options.images = options.output.endswith(".tar") and not options.turns
+    if not options.images and options.tokenizer is None:
+        parser.error("--tokenizer is needed, or for images --output NAME.tar")
+    for name, value in vars(options).items():
+        of_images = name in ("image_column", "label_column")
+        if name not in FOR_BOTH and of_images != options.images and value != parser.get_default(name):
+            parser.error(f"--{name} is for " + ("images, whose --output is a NAME.tar" if of_images else "text, whose --output is a folder"))
     if options.max_length is not None and options.max_length < 2:
         parser.error(f"--max_length must be at least 2, is {options.max_length}")
     if options.num_proc < 1:
@@ -318,16 +331,19 @@ def main(given=None):
 
 def run(options):
     try:
-        import pyarrow  # noqa: F401
-        import transformers  # noqa: F401
+        for package in ("datasets", "PIL") if options.images else ("pyarrow", "transformers"):
+            importlib.import_module(package)
     except ImportError as error:
-        print(f"compact.prepare: needs {error.name}: `pip install datasets transformers`", file=sys.stderr)
+        print(f"compact.prepare: needs {error.name}: `pip install datasets {'pillow' if options.images else 'transformers'}`", file=sys.stderr)
         return 1
     if options.num_proc > 1:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         if options.turns:
             write_prompt(options)
+            return 0
+        if options.images:
+            write_images(options)
             return 0
         card = prepare(options)
     except (Refusal, OSError, ValueError, ImportError) as error:
@@ -337,7 +353,7 @@ def run(options):
         print("compact.prepare: a process of --num_proc was ended from outside (no memory left?); the same call goes on where this one was", file=sys.stderr)  # fmt: skip
         return 1
     except KeyboardInterrupt:
-        print("compact.prepare: interrupted; the same call goes on where this one was", file=sys.stderr)
+        print("compact.prepare: interrupted" + ("" if options.images else "; the same call goes on where this one was"), file=sys.stderr)
         return 130
     counts = card["counts"]
     kind = KINDS.get(card["form"], OTHER_KIND)

@@ -145,7 +145,7 @@ class DataSet:
     """One of --data: a file or pattern, a folder of save_to_disk or of files, or a name of the hub."""
 
     def __init__(self, name, configuration, split):
-        self.name, self._configuration, self._split = name, configuration, split or "train"
+        self.name, self._configuration, self._split = name, configuration, split
         self.files = []
         self.part = 0.0  # of the files that was read
         if os.path.isdir(name):
@@ -178,7 +178,7 @@ class DataSet:
             from datasets.exceptions import DatasetsError
 
             try:
-                for number, row in enumerate(self._of_library(), 1):
+                for number, row in enumerate(self.of_library(), 1):
                     yield f"{self.name}: row {number}", _without_none(row)
             except DatasetsError as error:
                 raise Refusal(f"{self.name}: {error}") from None
@@ -203,15 +203,28 @@ class DataSet:
             before += os.path.getsize(path)
         self.part = 1.0
 
-    def _of_library(self):
+    def is_saved(self):
+        """Whether it is a folder of save_to_disk."""
+        return any(os.path.isfile(os.path.join(self.name, f)) for f in ("state.json", "dataset_dict.json"))
+
+    def of_library(self):
+        """As `datasets` streams it, with its features; of files Parquet and Arrow alone."""
         import datasets
 
-        if not os.path.isdir(self.name) or not any(os.path.isfile(os.path.join(self.name, f)) for f in ("state.json", "dataset_dict.json")):
-            return datasets.load_dataset(self.name, self._configuration, split=self._split, streaming=True)
+        if self.files:
+            kinds = {_endings(path)[0] for path in self.files}
+            require(len(kinds) == 1 and kinds <= {".parquet", ".arrow"}, f"{self.name}: files must be .parquet or .arrow, all of a kind, are {', '.join(sorted(kinds))}")
+            return datasets.load_dataset(kinds.pop()[1:], data_files=self.files, split="train", streaming=True)
+        split = self._split or "train"
+        if not self.is_saved():
+            return datasets.load_dataset(self.name, self._configuration, split=split, streaming=True)
+        require(self._configuration is None, "--name: a folder of save_to_disk has one configuration")
         found = datasets.load_from_disk(self.name)
         if isinstance(found, datasets.DatasetDict):
-            require(self._split in found, f"--split must be one of {', '.join(found)}, is {self._split}")
-            found = found[self._split]
+            require(split in found, f"--split must be one of {', '.join(found)}, is {split}")
+            found = found[split]
+        else:
+            require(self._split is None, "--split: what was saved is one split, and is read whole")
         return found.to_iterable_dataset()
 
 
